@@ -1,0 +1,230 @@
+"""Checkpoints: frozen copies of the worker, made by `fork`. Runs in the worker; `freeze` goes on in the copy.
+
+A copy gives up the worker's link, sleeps on a control socket of its own and either ends with it or is told to take the worker's place.
+Some states cannot be copied truthfully; then no copy is made and the reason is said.
+"""
+
+from __future__ import annotations
+
+import _thread
+import gc
+import os
+import select
+import socket
+import sys
+import threading
+import time
+import warnings
+from typing import Any
+
+from . import children, descriptors, wire
+
+_FROZEN_TIMEOUT_MS = 5000
+_SO_PASSPIDFD = 76
+_COLLECT_GROWTH = 1.25
+_COLLECT_BLOCKS = 200_000
+_COLLECT_PAGES = (64 << 20) // os.sysconf("SC_PAGE_SIZE")
+_MIB = 1 << 20
+
+_fork = os.fork
+
+
+class Refused(Exception):
+    """No checkpoint can be made now; the message says why."""
+
+
+class Checkpoints:
+    """Makes frozen copies of the worker that holds this link."""
+
+    def __init__(self, link: Any, exempt: Any) -> None:
+        self._link = link
+        self._exempt = exempt
+        self._blocks = sys.getallocatedblocks()
+        self._pages = 0
+
+    def make(self, name: str, request: dict[str, Any]) -> dict[str, Any] | None:
+        """Makes a checkpoint. Returns the fields of the done frame, or None in the copy, once it has become the worker."""
+        children.reap()
+        started = time.perf_counter_ns()
+        try:
+            _refuse_threads()
+            pages = _resident_pages()
+            _refuse_size(request, pages)
+            foreign, locked = descriptors.survey(self._link.descriptors() | self._exempt())
+            if locked:
+                raise Refused(_locks_sentence(locked))
+        except Refused as refusal:
+            return {"made": False, "reason": str(refusal)}
+        lost = _lost_children()
+        self._collect_if_grown(pages)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        _identify_sender(ours)
+        random_state = _random_state()
+        try:
+            pid = _quiet_fork()
+        except OSError as error:
+            ours.close()
+            theirs.close()
+            return {"made": False, "reason": f"fork failed: {error.strerror}"}
+        if pid == 0:
+            self._freeze(name, ours, theirs, foreign, lost, random_state)
+            return None
+        theirs.close()
+        _freeze_collector()
+        if not children.frozen:
+            children.install()
+        children.frozen.add(pid)
+        if foreign and not _frozen_in_time(ours):
+            ours.close()
+            return {"made": False, "reason": "the frozen copy did not answer"}
+        wire.send_datagram(self._link.control, {"checkpoint": name}, (ours.fileno(),))
+        ours.close()
+        return {"made": True, "fork_us": (time.perf_counter_ns() - started) // 1000}
+
+    def dropped(self) -> dict[str, Any]:
+        """The last checkpoint is gone: objects need not be kept from the collector any longer."""
+        children.reap()
+        if hasattr(gc, "unfreeze"):
+            gc.unfreeze()
+        return {"ok": True}
+
+    def _freeze(
+        self,
+        name: str,
+        ours: socket.socket,
+        theirs: socket.socket,
+        foreign: list[descriptors.Foreign],
+        lost: list[str],
+        random_state: Any,
+    ) -> None:
+        """In the copy: gives up the link, sleeps, and returns when it has become the worker. Never returns otherwise."""
+        try:
+            ours.close()
+            # So that a signal to the program's process group does not end its checkpoints.
+            os.setpgid(0, 0)
+            children.frozen.clear()
+            self._link.give_up(theirs)
+            lost = descriptors.neuter(foreign) + lost
+            if random_state is not None:
+                sys.modules["random"].setstate(random_state)  # type: ignore[attr-defined]
+            _freeze_collector()
+            wire.send_datagram(self._link.control, {"frozen": name})
+            while True:
+                received = wire.receive_datagram(self._link.control)
+                if received is None:
+                    os._exit(0)
+                message, passed = received
+                if message.get("op") == "resume" and len(passed) == 2:
+                    break
+                for fd in passed:
+                    os.close(fd)
+            self._link.take_over(*passed)
+            wire.send_datagram(self._link.control, {"resumed": name, "lost": lost})
+        except BaseException:
+            # Nobody could be told, and two workers on one link would be worse than none.
+            os._exit(1)
+
+    def _collect_if_grown(self, pages: int) -> None:
+        """A frozen heap is never collected. When it has grown by a quarter since the last time, collect before freezing again."""
+        blocks = sys.getallocatedblocks()
+        grown = blocks > self._blocks * _COLLECT_GROWTH + _COLLECT_BLOCKS or pages > self._pages * _COLLECT_GROWTH + _COLLECT_PAGES
+        if not self._pages:
+            self._pages, self._blocks = pages, blocks
+        elif grown and gc.isenabled() and hasattr(gc, "unfreeze"):
+            gc.unfreeze()
+            gc.collect()
+            self._pages, self._blocks = _resident_pages(), sys.getallocatedblocks()
+
+
+def _refuse_threads() -> None:
+    names = other_threads()
+    if names:
+        listed = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+        raise Refused(f"{len(names)} thread{' is' if len(names) == 1 else 's are'} alive: {listed}")
+
+
+def other_threads() -> list[str]:
+    """Names of the Python threads beside this one. Native threads of libraries are not among them."""
+    # `threading.enumerate()` does not know threads that were started below it, and those have no frame until they run.
+    running = set(sys._current_frames()) - {threading.get_ident()}
+    count = max(len(running), _thread._count())
+    if not count:
+        return []
+    known = [thread.name for thread in threading.enumerate() if thread.ident != threading.get_ident()]
+    return sorted(known[:count]) + ["unnamed"] * (count - len(known))
+
+
+def _refuse_size(request: dict[str, Any], pages: int) -> None:
+    limit = request.get("max_rss_mb")
+    used = pages * os.sysconf("SC_PAGE_SIZE") // _MIB
+    if limit is not None and used > limit:
+        raise Refused(f"the worker uses {used} MB of memory, over the limit of {limit} MB for checkpoints")
+    limit = request.get("max_small_mb")
+    if limit is not None:
+        used = _small_pages_mb()
+        if used > limit:
+            raise Refused(f"{used} MB of memory are in small pages, over the limit of {limit} MB for checkpoints")
+
+
+def _locks_sentence(locked: list[int]) -> str:
+    names = []
+    for fd in locked[:3]:
+        try:
+            names.append(os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
+        except OSError:
+            names.append(f"fd {fd}")
+    return f"a file lock is held on {', '.join(names)}; a copy would believe in it after it is gone"
+
+
+def _lost_children() -> list[str]:
+    others = descriptors.children_of_this_process()
+    return [f"a child process ({name}, pid {pid})" for pid, name in others.items() if pid not in children.frozen]
+
+
+def _resident_pages() -> int:
+    fields = descriptors.read_proc("/proc/self/statm").split()
+    return int(fields[1]) if len(fields) > 1 else 0
+
+
+def _small_pages_mb() -> int:
+    """Memory that is mapped page by page, which is what makes a fork slow. One 4 KiB table maps 2 MiB."""
+    for line in descriptors.read_proc("/proc/self/status").splitlines():
+        if line.startswith(b"VmPTE:"):
+            return int(line.split()[1]) // 2
+    return 0
+
+
+def _identify_sender(control: socket.socket) -> None:
+    """Makes the kernel attach who sends, before the copy can send anything."""
+    control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    try:
+        control.setsockopt(socket.SOL_SOCKET, _SO_PASSPIDFD, 1)
+    except OSError:
+        # Before Linux 6.5.
+        pass
+
+
+def _random_state() -> Any:
+    """CPython reseeds `random` in a forked child; a copy has to go on where the worker was."""
+    random = sys.modules.get("random")
+    return random.getstate() if hasattr(random, "getstate") else None  # type: ignore[union-attr]
+
+
+def _quiet_fork() -> int:
+    """Forks without the warning that 3.12 and later give when a library has native threads; Python threads were refused."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _fork()
+
+
+def _freeze_collector() -> None:
+    """Keeps the collector off all that exists now: by visiting an object it would copy the page it is on."""
+    if hasattr(gc, "freeze"):
+        gc.freeze()
+
+
+def _frozen_in_time(control: socket.socket) -> bool:
+    """Waits until the copy has spoken, which it does after it has given up the program's descriptors."""
+    waiting = select.poll()
+    waiting.register(control, select.POLLIN)
+    return any(events & select.POLLIN for _, events in waiting.poll(_FROZEN_TIMEOUT_MS))

@@ -1,0 +1,159 @@
+"""The worker's own descriptors, and what a frozen copy does with everybody else's. Runs in the worker and in its frozen copies.
+
+A frozen copy that kept a socket or a pipe open would keep its peer from ever seeing the end; one that shared a file would share its
+position. So it gives up the first kind and reopens the second before it goes to sleep.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import socket
+import stat
+from typing import Iterable, NamedTuple
+
+_HIGHEST_BASE = 1000
+_ROOM = 32
+
+_KINDS = {socket.SOCK_STREAM: "TCP", socket.SOCK_DGRAM: "UDP"}
+
+
+def move_high(fd: int) -> int:
+    """Moves a descriptor out of the way of the numbers that programs get and guess. The copy is close-on-exec."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    base = _HIGHEST_BASE if limit == resource.RLIM_INFINITY else max(3, min(limit - _ROOM, _HIGHEST_BASE))
+    moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, base)
+    os.close(fd)
+    return moved
+
+
+class Foreign(NamedTuple):
+    """An open descriptor of the program's that a frozen copy has to treat."""
+
+    fd: int
+    is_file: bool
+    position: int
+
+
+def survey(ours: set[int]) -> tuple[list[Foreign], list[int]]:
+    """The program's sockets, pipes and files, and those descriptors on which it holds a lock."""
+    foreign: list[Foreign] = []
+    locked: list[int] = []
+    streams = {_identity(fd) for fd in (1, 2)}
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd < 3 or fd in ours:
+            continue
+        try:
+            status = os.fstat(fd)
+        except OSError:
+            continue
+        mode = status.st_mode
+        if stat.S_ISREG(mode):
+            if _holds_lock(fd):
+                locked.append(fd)
+            foreign.append(Foreign(fd, True, _position(fd)))
+        elif stat.S_ISDIR(mode):
+            if _holds_lock(fd):
+                locked.append(fd)
+        elif stat.S_ISSOCK(mode) or (stat.S_ISFIFO(mode) and (status.st_dev, status.st_ino) not in streams):
+            foreign.append(Foreign(fd, False, 0))
+    return foreign, locked
+
+
+def neuter(foreign: Iterable[Foreign]) -> list[str]:
+    """Gives up sockets and pipes and gives files a position of their own. Returns what was given up, in words."""
+    lost: list[str] = []
+    dead = _dead_end()
+    for fd, is_file, position in foreign:
+        try:
+            if is_file:
+                _reopen(fd, position)
+            else:
+                lost.append(f"a {_describe(fd)} (fd {fd})")
+                os.dup2(dead, fd, inheritable=os.get_inheritable(fd))
+        except OSError:
+            continue
+    os.close(dead)
+    return lost
+
+
+def replace_by_dead_ends(descriptors: Iterable[int]) -> None:
+    """Closes these but keeps their numbers taken."""
+    dead = _dead_end()
+    for fd in descriptors:
+        os.dup2(dead, fd, inheritable=False)
+    os.close(dead)
+
+
+def _dead_end() -> int:
+    """A descriptor that reads as ended and refuses writes."""
+    one, other = socket.socketpair()
+    other.close()
+    return one.detach()
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return (-1, -1)
+    return (status.st_dev, status.st_ino)
+
+
+def _position(fd: int) -> int:
+    try:
+        return os.lseek(fd, 0, os.SEEK_CUR)
+    except OSError:
+        return 0
+
+
+def _holds_lock(fd: int) -> bool:
+    return b"\nlock:" in read_proc(f"/proc/self/fdinfo/{fd}")
+
+
+def _reopen(fd: int, position: int) -> None:
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~(os.O_CREAT | os.O_TRUNC | os.O_EXCL)
+    own = os.open(f"/proc/self/fd/{fd}", flags | os.O_CLOEXEC)
+    os.lseek(own, position, os.SEEK_SET)
+    os.dup2(own, fd, inheritable=os.get_inheritable(fd))
+    os.close(own)
+
+
+def _describe(fd: int) -> str:
+    if stat.S_ISFIFO(os.fstat(fd).st_mode):
+        return "pipe"
+    try:
+        with socket.socket(fileno=os.dup(fd)) as copy:
+            family, kind = copy.family, copy.type
+    except OSError:
+        return "socket"
+    if family == socket.AF_UNIX:
+        return "Unix socket"
+    if family in (socket.AF_INET, socket.AF_INET6):
+        return f"{_KINDS.get(kind, 'network')} socket"
+    return "socket"
+
+
+def children_of_this_process() -> dict[int, str]:
+    """Living or unreaped child processes by pid, with their command names."""
+    found: dict[int, str] = {}
+    for task in os.listdir("/proc/self/task"):
+        for pid in map(int, read_proc(f"/proc/self/task/{task}/children").split()):
+            found[pid] = read_proc(f"/proc/{pid}/comm").decode("utf-8", "replace").strip()
+    return found
+
+
+def read_proc(path: str) -> bytes:
+    """The start of a file of the kernel's, empty if there is none. Several times faster than `open` for a few bytes."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, 1 << 16)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)

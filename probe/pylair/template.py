@@ -1,0 +1,237 @@
+"""The template: an interpreter that is warm and is forked into workers. Runs in a process of its own, single-threaded.
+
+Descriptor 3 is its control socket, 4 the pylair executable. It runs no user code unless it was asked to preload packages. An
+unconfined worker is born below a keeper, which is the first child after an `execve`; a confined one directly in its keeper's namespaces.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import platform
+import select
+import signal
+import socket
+import sys
+from typing import Any
+
+from . import activate, checkpoint, confine, errors, wire, worker
+
+_CONTROL = 3
+_PROGRAM = 4
+
+# What a worker or an ordinary cell needs soon; imported once here instead of in every session. Not those that remember the
+# interpreter they were imported in: sysconfig, multiprocessing.
+_WARM = (
+    "ast",
+    "asyncio",
+    "collections.abc",
+    "contextlib",
+    "dataclasses",
+    "datetime",
+    "enum",
+    "functools",
+    "inspect",
+    "itertools",
+    "json",
+    "math",
+    "pathlib",
+    "random",
+    "re",
+    "shutil",
+    "string",
+    "subprocess",
+    "tempfile",
+    "textwrap",
+    "threading",
+    "typing",
+)
+
+
+def main(config: dict[str, Any]) -> None:
+    control = socket.socket(fileno=_CONTROL)
+    for fd in (_CONTROL, _PROGRAM):
+        os.set_inheritable(fd, False)
+    problem = _warm_up(config)
+    if problem is not None:
+        wire.send_datagram(control, {"error": problem})
+        os._exit(1)
+    # What a preload printed and is still buffered would be written again by every worker.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    template = Template(control)
+    gc.collect()
+    if hasattr(gc, "freeze"):
+        gc.freeze()
+    gc.disable()
+    wire.send_datagram(control, {"hello": 1, "wire": wire.WIRE_VERSION, "python": platform.python_version()})
+    template.serve()
+    os._exit(0)
+
+
+def _warm_up(config: dict[str, Any]) -> str | None:
+    """Imports what workers need, then the preloads. Returns what went wrong."""
+    for name in _WARM:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            # Distributions leave parts of the standard library out.
+            continue
+    confine.prepare()
+    preloads = config.get("preload") or []
+    if not preloads:
+        return None
+    activate.interpreter(config["executable"], config.get("prefix"))
+    note = activate.run_site(config.get("python_path") or [])
+    if note is not None:
+        return note
+    for name in preloads:
+        try:
+            importlib.import_module(name)
+        except BaseException as error:
+            return f"preloading {name} failed: {errors.type_name(type(error))}: {errors.message(error)}"
+    alive = checkpoint.other_threads()
+    if alive:
+        return f"preloading left threads running, which cannot be forked: {', '.join(alive)}"
+    return None
+
+
+class Template:
+    """Forks workers on request and reports the children that end."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self.control = control
+        self.own_namespace: int | None = None
+        self.wakeup, wakeup_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.descriptors = [_CONTROL, _PROGRAM, self.wakeup, wakeup_end]
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.set_wakeup_fd(wakeup_end, warn_on_full_buffer=False)
+
+    def serve(self) -> None:
+        """Returns when the daemon has closed the control socket."""
+        waiting = select.poll()
+        waiting.register(self.control, select.POLLIN)
+        waiting.register(self.wakeup, select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in waiting.poll()}
+            if self.wakeup in ready:
+                self._reap()
+            if self.control.fileno() not in ready:
+                continue
+            received = wire.receive_datagram(self.control)
+            if received is None:
+                return
+            request, passed = received
+            if request.get("op") == "fork":
+                self._fork(request, passed)
+            for fd in passed:
+                os.close(fd)
+
+    def _reap(self) -> None:
+        try:
+            os.read(self.wakeup, 4096)
+        except BlockingIOError:
+            pass
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._send({"exit": pid, "status": status})
+
+    def _fork(self, request: dict[str, Any], passed: list[int]) -> None:
+        number = request.get("fork")
+        try:
+            confined = request.get("confine")
+            if confined is None:
+                self._fork_open(passed)
+            else:
+                self._fork_confined(confined, passed)
+        except Exception as error:
+            self._send({"failed": number, "error": f"{type(error).__name__}: {error}"})
+        else:
+            self._send({"forked": number})
+
+    def _fork_open(self, passed: list[int]) -> None:
+        """Forks the keeper-to-be, which forks the worker and becomes the keeper."""
+        self._return_to_own_namespace()
+        ours, (keeper,) = worker.split_passed(passed)
+        if os.fork():
+            return
+        try:
+            _reset_signals()
+            confine.become_subreaper()
+            if os.fork() == 0:
+                os.close(keeper)
+                self._become_worker(ours)
+            os.set_inheritable(keeper, True)
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            os.execve(_PROGRAM, ["pylair", "__keeper", str(keeper)], {})
+        except BaseException as error:
+            os.write(2, f"a keeper could not be started: {error}\n".encode())
+        finally:
+            os._exit(1)
+
+    def _fork_confined(self, confined: dict[str, Any], passed: list[int]) -> None:
+        """Forks the worker into its keeper's pid namespace; the child enters the others and locks itself in."""
+        unavailable = confine.available()
+        if unavailable is not None:
+            raise OSError(unavailable)
+        ours, rest = worker.split_passed(passed)
+        keeper, ruleset = rest[0], rest[1] if confined.get("landlock") else None
+        if self.own_namespace is None:
+            self.own_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+            self.descriptors.append(self.own_namespace)
+        confine.enter_pid_namespace(keeper)
+        if os.fork():
+            return
+        try:
+            _reset_signals()
+            confine.enter_rest(keeper)
+            confine.lock(confined, ruleset)
+            for fd in rest:
+                os.close(fd)
+        except BaseException as error:
+            wire.send_datagram(socket.socket(fileno=ours.control), {"error": f"the worker could not be confined: {error}"})
+            os._exit(1)
+        self._become_worker(ours)
+
+    def _return_to_own_namespace(self) -> None:
+        """After a confined fork children are born elsewhere; an unprivileged template cannot come back."""
+        if self.own_namespace is not None:
+            confine.enter_pid_namespace(self.own_namespace)
+
+    def _become_worker(self, passed: worker.Passed) -> None:
+        """In the child: everything of the template's goes, then the worker's life begins. Does not return."""
+        try:
+            # The object must not close somebody else's descriptor 3 some day.
+            self.control.detach()
+            for fd in self.descriptors:
+                os.close(fd)
+            gc.enable()
+            numpy_random = sys.modules.get("numpy.random")
+            if numpy_random is not None:
+                # CPython reseeds `random` after a fork; numpy does not know that it was forked.
+                numpy_random.seed()  # type: ignore[attr-defined]
+            link = worker.prepare_process(passed)
+        except BaseException as error:
+            os.write(2, f"a worker could not be started: {error}\n".encode())
+            os._exit(1)
+        worker.main(link)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        try:
+            wire.send_datagram(self.control, message)
+        except OSError:
+            # The daemon is gone; the next receive ends the template.
+            pass
+
+
+def _reset_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)

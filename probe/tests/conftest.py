@@ -1,0 +1,42 @@
+"""Fixtures. The interpreters under test come from PYLAIR_TEST_PYTHONS (colon-separated); the default is the one that runs pytest."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Iterator
+
+import pytest
+from host import Session, Template
+
+PYTHONS = [path for path in os.environ.get("PYLAIR_TEST_PYTHONS", "").split(":") if path] or [sys.executable]
+
+
+@pytest.fixture(scope="session", params=PYTHONS)
+def python(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def version(python: str) -> tuple[int, int]:
+    code = "import sys; print(*sys.version_info[:2])"
+    major, minor = subprocess.run([python, "-c", code], capture_output=True, check=True).stdout.split()
+    return int(major), int(minor)
+
+
+@pytest.fixture(scope="session")
+def template(python: str) -> Iterator[Template]:
+    template = Template(python)
+    assert "error" not in template.hello, template.hello
+    yield template
+    template.close()
+
+
+@pytest.fixture
+def session(template: Template) -> Iterator[Session]:
+    """A started session."""
+    session = Session(template)
+    assert session.start()["ok"]
+    yield session
+    session.close()

@@ -1,0 +1,170 @@
+//! The slate: a memory file that the daemon writes and the bridge reads after the daemon's death.
+//!
+//! Fixed slots, each a length and that many bytes, written with `pwrite`. A slot costs half a microsecond, so a request can
+//! afford two. A crash in the middle of a slot leaves a slot that does not parse, which the bridge skips.
+
+use std::{
+    fs::File,
+    io,
+    os::{fd::OwnedFd, unix::fs::FileExt},
+    sync::Mutex,
+};
+
+use serde::{Deserialize, Serialize};
+
+const SLOT_BYTES: u64 = 512;
+const SLOTS: u64 = 64;
+const STATE_AT: u64 = SLOTS * SLOT_BYTES;
+const STATE_BYTES: u64 = 1024;
+const INITIALIZE_AT: u64 = STATE_AT + STATE_BYTES;
+const MAX_INITIALIZE_BYTES: u64 = 64 << 10;
+
+/// An empty memory file of the right size.
+pub fn create() -> io::Result<OwnedFd> {
+    let file = rustix::fs::memfd_create("pylair-slate", rustix::fs::MemfdFlags::CLOEXEC)?;
+    rustix::fs::ftruncate(&file, INITIALIZE_AT + MAX_INITIALIZE_BYTES)?;
+    Ok(file)
+}
+
+/// The daemon's side.
+#[derive(Debug)]
+pub struct Slate {
+    file: File,
+    /// Slot of each unanswered request, by its id as JSON text. Requests past the slots are not noted.
+    slots: Mutex<Vec<Option<String>>>,
+}
+
+/// What the bridge finds.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Ids of unanswered requests, as JSON text.
+    pub unanswered: Vec<String>,
+    pub initialize: Option<serde_json::Value>,
+    /// The daemon died while it wrote a line to the client.
+    pub was_writing: bool,
+    /// The daemon died with part of a line from the client in its hands: its beginning.
+    pub partial: Option<String>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct State {
+    writing: bool,
+    partial: Option<String>,
+}
+
+impl Slate {
+    pub fn new(file: OwnedFd) -> Self {
+        Self { file: file.into(), slots: Mutex::new(vec![None; usize::try_from(SLOTS).unwrap_or_default()]) }
+    }
+
+    /// A request came in.
+    pub fn begin(&self, id: &str) {
+        let mut slots = self.slots.lock().expect("no panic while locked");
+        if let Some(free) = slots.iter().position(Option::is_none) {
+            self.write(free as u64 * SLOT_BYTES, SLOT_BYTES, id.as_bytes());
+            slots[free] = Some(id.to_owned());
+        }
+    }
+
+    /// It was answered, or nobody waits for the answer any more.
+    pub fn end(&self, id: &str) {
+        let mut slots = self.slots.lock().expect("no panic while locked");
+        if let Some(used) = slots.iter().position(|slot| slot.as_deref() == Some(id)) {
+            self.write(used as u64 * SLOT_BYTES, SLOT_BYTES, b"");
+            slots[used] = None;
+        }
+    }
+
+    pub fn initialize(&self, params: &[u8]) {
+        self.write(INITIALIZE_AT, MAX_INITIALIZE_BYTES, params);
+    }
+
+    /// What is half read and half written now. Called only around lines too long for one system call.
+    pub fn state(&self, writing: bool, partial: Option<&[u8]>) {
+        let partial = partial.map(|bytes| String::from_utf8_lossy(&bytes[..bytes.len().min(300)]).into_owned());
+        let state = serde_json::to_vec(&State { writing, partial }).unwrap_or_default();
+        self.write(STATE_AT, STATE_BYTES, &state);
+    }
+
+    fn write(&self, at: u64, room: u64, bytes: &[u8]) {
+        let Ok(length) = u32::try_from(bytes.len()) else { return };
+        if u64::from(length) + 4 > room {
+            return;
+        }
+        let mut slot = Vec::with_capacity(bytes.len() + 4);
+        slot.extend_from_slice(&length.to_le_bytes());
+        slot.extend_from_slice(bytes);
+        if let Err(error) = self.file.write_all_at(&slot, at) {
+            tracing::debug!(%error, "the slate could not be written");
+        }
+    }
+}
+
+/// Reads a slate whose daemon is gone, and wipes it for the next one.
+pub fn read_and_wipe(file: &File) -> io::Result<Found> {
+    let slot = |at: u64, room: u64| -> Option<Vec<u8>> {
+        let mut length = [0; 4];
+        file.read_exact_at(&mut length, at).ok()?;
+        let length = u64::from(u32::from_le_bytes(length));
+        if length == 0 || length + 4 > room {
+            return None;
+        }
+        let mut bytes = vec![0; usize::try_from(length).ok()?];
+        file.read_exact_at(&mut bytes, at + 4).ok()?;
+        Some(bytes)
+    };
+    let unanswered = (0..SLOTS)
+        .filter_map(|number| String::from_utf8(slot(number * SLOT_BYTES, SLOT_BYTES)?).ok())
+        .filter(|id| serde_json::from_str::<serde_json::Value>(id).is_ok())
+        .collect();
+    let initialize = slot(INITIALIZE_AT, MAX_INITIALIZE_BYTES).and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let state: State =
+        slot(STATE_AT, STATE_BYTES).and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+    for number in 0..SLOTS {
+        file.write_all_at(&[0; 4], number * SLOT_BYTES)?;
+    }
+    file.write_all_at(&[0; 4], STATE_AT)?;
+    Ok(Found { unanswered, initialize, was_writing: state.writing, partial: state.partial })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slate() -> (Slate, File) {
+        let file = create().unwrap();
+        let copy = File::from(file.try_clone().unwrap());
+        (Slate::new(file), copy)
+    }
+
+    #[test]
+    fn only_unanswered_requests_are_found() {
+        let (slate, file) = slate();
+        slate.begin("1");
+        slate.begin("\"two\"");
+        slate.begin("3");
+        slate.end("1");
+        slate.initialize(br#"{"protocolVersion":"2025-11-25"}"#);
+        slate.state(true, Some(br#"{"jsonrpc":"2.0","id":9,"#));
+        let found = read_and_wipe(&file).unwrap();
+        assert_eq!(found.unanswered, ["\"two\"", "3"]);
+        assert_eq!(found.initialize.unwrap()["protocolVersion"], "2025-11-25");
+        assert!(found.was_writing);
+        assert_eq!(found.partial.as_deref(), Some(r#"{"jsonrpc":"2.0","id":9,"#));
+        let again = read_and_wipe(&file).unwrap();
+        assert_eq!(again.unanswered, [""; 0]);
+        assert!(again.initialize.is_some() && !again.was_writing);
+    }
+
+    #[test]
+    fn more_requests_than_slots_and_ids_too_long_are_left_out() {
+        let (slate, file) = slate();
+        for id in 0..100 {
+            slate.begin(&id.to_string());
+        }
+        assert_eq!(read_and_wipe(&file).unwrap().unanswered.len(), 64);
+        slate.end("5");
+        slate.begin(&format!("\"{}\"", "x".repeat(600)));
+        assert_eq!(read_and_wipe(&file).unwrap().unanswered, [""; 0]);
+    }
+}

@@ -1,0 +1,179 @@
+//! Who asks: every core method takes a `Caller`.
+//!
+//! The doors make callers from what the kernel or a token proves (peer credentials, process ancestry), plus what the
+//! client says about itself where a lie hurts nobody but the liar (working directory, environment).
+
+use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+/// Through which door a request came in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Door {
+    Bridge,
+    Cli,
+    Http,
+}
+
+/// What a caller may do. One owner's token or socket gives all of it today.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    Read,
+    Run,
+    Admin,
+}
+
+/// Which session a call without a `target` means.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum DefaultSession {
+    /// One per client process tree: the process that started the bridge.
+    ProcessTree(Process),
+    /// One per legacy MCP session over HTTP.
+    McpSession(String),
+    /// Stateless HTTP: every call gets a session of its own and is told its handle.
+    Fresh,
+    /// A shell with no client above it: the owner's session `main`.
+    Main,
+}
+
+/// Who asks, through which door, with which rights, from where.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    pub owner: Arc<str>,
+    /// What the client calls itself, for people to read.
+    pub client: String,
+    pub door: Door,
+    pub scopes: Vec<Scope>,
+    pub cwd: Option<PathBuf>,
+    pub env: Arc<BTreeMap<String, String>>,
+    pub default_session: DefaultSession,
+}
+
+impl Caller {
+    pub fn may(&self, scope: Scope) -> bool {
+        self.scopes.contains(&scope)
+    }
+}
+
+/// The environment of a caller that brings none of its own. Never the daemon's.
+pub fn plain_environment(home: &str, user: &str) -> BTreeMap<String, String> {
+    [
+        ("HOME", home),
+        ("LANG", "C.UTF-8"),
+        ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+        ("USER", user),
+    ]
+    .into_iter()
+    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+    .collect()
+}
+
+/// A process, told apart from a later one with the same pid by its start time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Process {
+    pub pid: i32,
+    pub started: u64,
+}
+
+/// One step of a process's ancestry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ancestor {
+    pub process: Process,
+    pub name: String,
+    /// Started as a login shell (`-bash`), or something that only holds shells.
+    pub is_boundary: bool,
+}
+
+/// Programs that hold unrelated work of one person together; sharing one of them above says nothing.
+const BOUNDARIES: &[&str] = &[
+    "alacritty",
+    "dtach",
+    "gnome-terminal-",
+    "init",
+    "kitty",
+    "konsole",
+    "login",
+    "screen",
+    "sshd",
+    "sshd-session",
+    "su",
+    "sudo",
+    "systemd",
+    "tmux",
+    "tmux: server",
+    "wezterm-gui",
+    "xterm",
+    "zellij",
+];
+
+/// The process and its ancestors as the kernel knows them, nearest first, without init.
+pub fn ancestry(pid: i32) -> Vec<Ancestor> {
+    let mut chain = Vec::new();
+    let mut pid = pid;
+    // A bound, because a pid read a moment later may belong to another process and close a circle.
+    while pid > 1 && chain.len() < 64 {
+        let Some((name, parent, started)) = read_stat(pid) else { break };
+        let argv0 = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let is_boundary = argv0.first() == Some(&b'-') || BOUNDARIES.contains(&name.as_str());
+        chain.push(Ancestor { process: Process { pid, started }, name, is_boundary });
+        pid = parent;
+    }
+    chain
+}
+
+/// Name, parent and start time (clock ticks since boot) of a process.
+pub fn read_stat(pid: i32) -> Option<(String, i32, u64)> {
+    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn parse_stat(text: &str) -> Option<(String, i32, u64)> {
+    // The name is in parentheses and may hold any character, a closing parenthesis too.
+    let (open, close) = (text.find('(')?, text.rfind(')')?);
+    let fields: Vec<&str> = text.get(close + 2..)?.split(' ').collect();
+    Some((text.get(open + 1..close)?.to_owned(), fields.get(1)?.parse().ok()?, fields.get(19)?.parse().ok()?))
+}
+
+/// How near two process trees are: the position, in `chain`, of the nearest ancestor they share, unless that one is a boundary.
+pub fn nearest_common(chain: &[Ancestor], other: &[Ancestor]) -> Option<usize> {
+    let position = chain.iter().position(|ancestor| other.iter().any(|theirs| theirs.process == ancestor.process))?;
+    (!chain[position].is_boundary).then_some(position)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chain(steps: &[(i32, &str)]) -> Vec<Ancestor> {
+        steps
+            .iter()
+            .map(|(pid, name)| Ancestor {
+                process: Process { pid: *pid, started: 1 },
+                name: (*name).to_owned(),
+                is_boundary: name.starts_with('-') || BOUNDARIES.contains(name),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn stat_names_may_hold_parentheses_and_spaces() {
+        let text = format!("12 (a (b) c) S 7 {} 99 1", ["0"; 17].join(" "));
+        assert_eq!(parse_stat(&text), Some(("a (b) c".to_owned(), 7, 99)));
+    }
+
+    #[test]
+    fn ancestry_of_this_process_starts_with_itself() {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        assert_eq!(ancestry(pid)[0].process.pid, pid);
+    }
+
+    #[test]
+    fn trees_meet_at_the_client_but_not_at_a_login_shell() {
+        let bridge = chain(&[(50, "pylair"), (40, "claude"), (20, "-bash"), (10, "tmux: server")]);
+        let inside = chain(&[(70, "pylair"), (60, "sh"), (40, "claude"), (20, "-bash")]);
+        let beside = chain(&[(80, "pylair"), (20, "-bash"), (10, "tmux: server")]);
+        assert_eq!(nearest_common(&inside, &bridge), Some(2));
+        assert_eq!(nearest_common(&beside, &bridge), None);
+    }
+}

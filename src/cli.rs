@@ -1,0 +1,107 @@
+//! The command line: clap types and nothing else.
+
+use clap::{Args, Parser, Subcommand};
+
+/// Live Python for AI agents and the people beside them.
+#[derive(Debug, Parser)]
+#[command(name = "pylair", version, about, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start the server in the foreground with the HTTP door open
+    Serve(ServeArgs),
+    /// Serve MCP on stdin and stdout; this is what an MCP client starts
+    Mcp(McpArgs),
+    /// Run Python in a session: an argument, a file, or standard input
+    Exec(ExecArgs),
+    /// List the open sessions
+    Sessions(JsonArgs),
+    /// Show the whole output of a cell
+    Output(OutputArgs),
+    /// Stop the daemon and all its sessions
+    Stop,
+    /// Show what is configured, from where, and what works here
+    Doctor(JsonArgs),
+    /// Show the token of the HTTP door, making one if there is none
+    Token,
+}
+
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// Address to listen on; loopback only
+    #[arg(long)]
+    pub host: Option<String>,
+    /// Port to listen on; 0 for any free one [default: 7420]
+    #[arg(long)]
+    pub port: Option<u16>,
+    #[command(flatten)]
+    pub tools: ToolArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct McpArgs {
+    /// Serve in this process, without a daemon: for containers and CI
+    #[arg(long)]
+    pub standalone: bool,
+    #[command(flatten)]
+    pub tools: ToolArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ToolArgs {
+    /// Toolsets to serve, such as run,look, or all
+    #[arg(long, value_name = "SETS")]
+    pub tools: Option<String>,
+    /// Serve only tools that change nothing
+    #[arg(long)]
+    pub readonly: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Without CODE the program is read from standard input, so that a heredoc works:
+
+    pylair exec <<'PY'
+    import math
+    math.tau
+    PY
+
+The session is the one of the agent this shell belongs to, else `main`; -t or PYLAIR_SESSION choose another.
+Exit codes: 0 ok, 1 the code raised, timed out or died, 2 pylair could not run it, 130 interrupted.")]
+pub struct ExecArgs {
+    /// Session to run in, by name or handle
+    #[arg(short, long, env = "PYLAIR_SESSION")]
+    pub target: Option<String>,
+    /// Stop the cell after this many seconds; 0 for never
+    #[arg(long, value_name = "SECONDS")]
+    pub timeout: Option<f64>,
+    /// Print the structured outcome as JSON instead of streaming output
+    #[arg(long)]
+    pub json: bool,
+    /// Code, a file, or - for standard input
+    #[arg(value_name = "CODE|FILE|-", allow_hyphen_values = true)]
+    pub code: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct JsonArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct OutputArgs {
+    /// The job whose output to show
+    pub job: String,
+    /// Start at this byte
+    #[arg(long, default_value_t = 0)]
+    pub offset: u64,
+    /// Show at most this many bytes; all of it by default
+    #[arg(long)]
+    pub limit: Option<u64>,
+}

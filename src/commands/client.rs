@@ -1,0 +1,117 @@
+//! The command line's end of the daemon's Unix socket: HTTP/1.1 over one connection.
+
+use std::path::Path;
+
+use bytes::{Buf, Bytes};
+use http_body_util::{BodyExt, Full};
+use hyper::{Method, Request, body::Incoming, client::conn::http1::SendRequest};
+use hyper_util::rt::TokioIo;
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{Failure, Surroundings};
+use crate::{
+    daemon::{VERSION, lifecycle},
+    web::{api, router::VERSION_HEADER},
+};
+
+/// A connection, with the little runtime that drives it.
+pub struct Client {
+    pub runtime: tokio::runtime::Runtime,
+    connection: Connection,
+}
+
+/// The asynchronous half, for commands that do two things at once.
+pub struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+}
+
+impl Client {
+    /// Connects if a daemon is there.
+    pub fn connect(surroundings: &Surroundings) -> Result<Option<Self>, Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let socket = surroundings.places.socket();
+        let connection = runtime.block_on(Connection::open(&socket))?;
+        Ok(connection.map(|connection| Self { runtime, connection }))
+    }
+
+    /// Connects, starting a daemon if none is there.
+    pub fn start(surroundings: &Surroundings) -> Result<Self, Failure> {
+        if let Some(client) = Self::connect(surroundings)? {
+            return Ok(client);
+        }
+        lifecycle::ensure_running(&surroundings.places, &surroundings.program)?;
+        Self::connect(surroundings)?.ok_or_else(|| {
+            Failure::new(
+                "the daemon started and was gone again",
+                format!("see {}", surroundings.places.log().display()),
+            )
+        })
+    }
+
+    pub fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, Failure> {
+        self.runtime.block_on(self.connection.json(Method::GET, path, Bytes::new()))
+    }
+
+    pub fn post<B: Serialize, T: DeserializeOwned>(&mut self, path: &str, body: &B) -> Result<T, Failure> {
+        let body = Bytes::from(serde_json::to_vec(body).unwrap_or_default());
+        self.runtime.block_on(self.connection.json(Method::POST, path, body))
+    }
+
+    pub fn into_parts(self) -> (tokio::runtime::Runtime, Connection) {
+        (self.runtime, self.connection)
+    }
+}
+
+impl Connection {
+    pub async fn open(socket: &Path) -> Result<Option<Self>, Failure> {
+        use std::io::ErrorKind::{ConnectionRefused, NotFound};
+        let stream = match tokio::net::UnixStream::connect(socket).await {
+            Ok(stream) => stream,
+            Err(error) if matches!(error.kind(), NotFound | ConnectionRefused) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let (sender, driver) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(lost)?;
+        tokio::spawn(async move {
+            // The end of the connection shows in the answers.
+            let _ended = driver.await;
+        });
+        Ok(Some(Self { sender }))
+    }
+
+    /// Sends a request and returns the body of a good answer; a bad one is the failure it tells.
+    pub async fn send(&mut self, method: Method, path: &str, body: Bytes) -> Result<Incoming, Failure> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "pylair")
+            .header("content-type", "application/json")
+            .header(VERSION_HEADER, VERSION)
+            .body(Full::new(body))
+            .map_err(|error| Failure::new(error.to_string(), "this is a bug of pylair"))?;
+        let response = self.sender.send_request(request).await.map_err(lost)?;
+        if response.status().is_success() {
+            return Ok(response.into_body());
+        }
+        let status = response.status();
+        let bytes = response.into_body().collect().await.map_err(lost)?.to_bytes();
+        Err(match serde_json::from_slice::<api::Failure>(&bytes) {
+            Ok(failure) => Failure::new(failure.message, failure.hint),
+            Err(_) => {
+                Failure::new(format!("{status}: {}", String::from_utf8_lossy(&bytes)), "`pylair doctor` may say more")
+            }
+        })
+    }
+
+    pub async fn json<T: DeserializeOwned>(&mut self, method: Method, path: &str, body: Bytes) -> Result<T, Failure> {
+        let bytes = self.send(method, path, body).await?.collect().await.map_err(lost)?.aggregate();
+        serde_json::from_reader(bytes.reader())
+            .map_err(|error| Failure::new(format!("the daemon answered something else: {error}"), "run `pylair stop`"))
+    }
+}
+
+pub fn lost(error: impl std::fmt::Display) -> Failure {
+    Failure::new(
+        format!("the connection to the daemon was lost: {error}"),
+        "its sessions are gone; run the command again",
+    )
+}

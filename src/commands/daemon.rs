@@ -1,0 +1,170 @@
+//! The daemon in the background, and how it is stopped.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::PathBuf,
+    process::ExitCode,
+    sync::Mutex,
+};
+
+use tracing_subscriber::EnvFilter;
+
+use super::{Exit, Failure, Surroundings, chain, client::Client, say};
+use crate::{
+    config::{Config, Flags},
+    daemon::{
+        DaemonStatus,
+        lifecycle::{self, Run, say_ready},
+    },
+    mcp::tools::Selection,
+};
+
+const MAX_LOG_BYTES: u64 = 4 << 20;
+const OLD_LOGS: u32 = 3;
+
+/// `pylair __daemon`: leaves its parent, says on stdout whether it is ready, serves until nobody needs it.
+pub fn daemon() -> ExitCode {
+    // SAFETY: we are the first thing in the program, with one thread. The parent leaves at once, so that whoever started us
+    // can reap it and the daemon is nobody's child: clients kill the process trees they started.
+    match unsafe { libc::fork() } {
+        0 => {}
+        pid if pid < 0 => return ExitCode::from(Exit::Failed as u8),
+        _ => return ExitCode::SUCCESS,
+    }
+    // SAFETY: system calls; nothing of ours is open above 2 yet. Whatever whoever started us left open shall not live on in
+    // the daemon, let alone in its sessions.
+    unsafe {
+        libc::setsid();
+        libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
+    }
+    match serve() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            say_ready(&message);
+            ExitCode::from(Exit::Failed as u8)
+        }
+    }
+}
+
+fn serve() -> Result<(), String> {
+    let surroundings = Surroundings::find().map_err(|failure| failure.message)?;
+    surroundings.places.create().map_err(|error| chain(&error))?;
+    let log = RotatingLog::open(surroundings.places.log()).map_err(|error| format!("cannot open the log: {error}"))?;
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn,pylair=info".into());
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(Mutex::new(log)).init();
+    let config = Config::resolve(&Flags::default(), &surroundings.env, None, &surroundings.places)
+        .map_err(|error| chain(&error))?;
+    let selection = Selection::parse(None, false)?;
+    let run = Run { config, places: surroundings.places, selection, foreground: false };
+    let runtime = runtime().map_err(|error| error.to_string())?;
+    runtime.block_on(async {
+        let opened = lifecycle::open(run, &surroundings.program).await.map_err(|error| chain(&error))?;
+        say_ready("ready");
+        // Whoever started us waits for the end of this pipe; from now on our stdout is nobody's.
+        let null = File::options().write(true).open("/dev/null").map_err(|error| error.to_string())?;
+        rustix::stdio::dup2_stdout(null).map_err(|error| error.to_string())?;
+        opened.run().await.map_err(|error| error.to_string())
+    })
+}
+
+pub fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("pylair").enable_all().build()
+}
+
+/// `pylair stop`.
+pub fn stop(surroundings: &Surroundings) -> Result<Exit, Failure> {
+    let Some(mut client) = Client::connect(surroundings)? else {
+        say("no daemon is running")?;
+        return Ok(Exit::Ok);
+    };
+    let status: DaemonStatus = client.post("/api/stop", &serde_json::json!({}))?;
+    wait_until_gone(surroundings, status.pid)?;
+    say(&format!("stopped the daemon (pid {}) and {} sessions", status.pid, status.sessions))?;
+    Ok(Exit::Ok)
+}
+
+/// The daemon holds its lock until nothing is left of its sessions.
+fn wait_until_gone(surroundings: &Surroundings, pid: u32) -> Result<(), Failure> {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    let Some(pid) = pid else { return Ok(()) };
+    let Ok(pidfd) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else { return Ok(()) };
+    let mut poll = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
+    let limit = rustix::event::Timespec { tv_sec: 30, tv_nsec: 0 };
+    match rustix::event::poll(&mut poll, Some(&limit)) {
+        Ok(0) => Err(Failure::new(
+            format!("the daemon (pid {}) does not end", pid.as_raw_nonzero()),
+            format!("see {}", surroundings.places.log().display()),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// A log file that starts anew when it is full, keeping a few old ones.
+struct RotatingLog {
+    path: PathBuf,
+    file: File,
+    written: u64,
+}
+
+impl RotatingLog {
+    fn open(path: PathBuf) -> io::Result<Self> {
+        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path)?;
+        let written = file.metadata()?.len();
+        Ok(Self { path, file, written })
+    }
+
+    fn old(&self, number: u32) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        name.push(format!(".{number}"));
+        name.into()
+    }
+
+    fn rotate(&mut self) -> io::Result<()> {
+        for number in (1..OLD_LOGS).rev() {
+            if self.old(number).exists() {
+                fs::rename(self.old(number), self.old(number + 1))?;
+            }
+        }
+        fs::rename(&self.path, self.old(1))?;
+        *self = Self::open(self.path.clone())?;
+        Ok(())
+    }
+}
+
+impl Write for RotatingLog {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.written + bytes.len() as u64 > MAX_LOG_BYTES {
+            self.rotate()?;
+        }
+        self.written += bytes.len() as u64;
+        self.file.write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_log_starts_anew_and_old_ones_are_bounded() {
+        let dir = std::env::temp_dir().join(format!("pylair-log-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let mut log = RotatingLog::open(dir.join("daemon.log")).unwrap();
+        let line = vec![b'x'; usize::try_from(MAX_LOG_BYTES / 2).unwrap()];
+        for _ in 0..12 {
+            log.write_all(&line).unwrap();
+        }
+        let mut names: Vec<_> =
+            fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(names, ["daemon.log", "daemon.log.1", "daemon.log.2", "daemon.log.3"]);
+    }
+}

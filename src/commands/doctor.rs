@@ -1,0 +1,160 @@
+//! `pylair doctor`: what is configured, from where, and what works here. Everything it says it tried just now.
+
+use std::{os::unix::fs::PermissionsExt, time::Instant};
+
+use serde::Serialize;
+
+use super::{Exit, Failure, Surroundings, client::Client, say};
+use crate::{
+    cli::JsonArgs,
+    config::{Flags, Places, Setting},
+    daemon::{DaemonStatus, VERSION},
+    python::{self, Interpreters},
+    web::api::Origin,
+};
+
+#[derive(Debug, Serialize)]
+struct Findings {
+    version: &'static str,
+    places: Places,
+    settings: Vec<Setting>,
+    daemon: Option<DaemonStatus>,
+    interpreters: Vec<Found>,
+    trials: Vec<Trial>,
+}
+
+#[derive(Debug, Serialize)]
+struct Found {
+    path: String,
+    version: Option<String>,
+    problem: Option<String>,
+}
+
+/// Something that was really done.
+#[derive(Debug, Serialize)]
+struct Trial {
+    what: &'static str,
+    works: bool,
+    detail: String,
+}
+
+pub fn doctor(args: &JsonArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
+    let config = surroundings.config(&Flags::default())?;
+    let mut trials = vec![check_places(&surroundings.places)];
+    let was_running = Client::connect(surroundings)?.is_some();
+    let mut daemon = None;
+    match Client::start(surroundings) {
+        Ok(mut client) => {
+            let status: DaemonStatus = client.get("/api/status")?;
+            let detail = format!(
+                "pid {}, {} sessions, {}",
+                status.pid,
+                status.sessions,
+                if was_running { "was running" } else { "started for this check; it leaves by itself" }
+            );
+            trials.push(Trial { what: "daemon", works: status.version == VERSION, detail });
+            daemon = Some(status);
+            trials.push(try_session(&mut client, "open", "session", surroundings));
+            trials.push(try_session(&mut client, "sealed", "sealed session", surroundings));
+        }
+        Err(failure) => trials.push(Trial { what: "daemon", works: false, detail: failure.message }),
+    }
+    let findings = Findings {
+        version: VERSION,
+        places: surroundings.places.clone(),
+        settings: config.settings,
+        daemon,
+        interpreters: find_interpreters(surroundings)?,
+        trials,
+    };
+    if args.json {
+        say(&serde_json::to_string_pretty(&findings).unwrap_or_default())?;
+    } else {
+        show(&findings)?;
+    }
+    // A machine that cannot seal a session is still a good one; one that cannot run Python is not.
+    let essential = findings.trials.iter().filter(|trial| trial.what != "sealed session");
+    Ok(if essential.into_iter().all(|trial| trial.works) { Exit::Ok } else { Exit::Failed })
+}
+
+fn check_places(places: &Places) -> Trial {
+    let made = places.create();
+    let mode = std::fs::metadata(&places.runtime).map_or(0, |metadata| metadata.permissions().mode() & 0o777);
+    let detail = match &made {
+        Ok(()) => format!("{} has mode {mode:04o} and is ours", places.runtime.display()),
+        Err(error) => format!("{}; {}", super::chain(error), error.hint()),
+    };
+    Trial { what: "directories", works: made.is_ok() && mode == 0o700, detail }
+}
+
+fn try_session(client: &mut Client, sandbox: &str, what: &'static str, surroundings: &Surroundings) -> Trial {
+    let started = Instant::now();
+    let from = Origin { cwd: surroundings.cwd.clone(), env: Some(surroundings.env.clone()) };
+    let body = serde_json::json!({"name": format!("doctor-{}-{sandbox}", std::process::id()), "sandbox": sandbox, "from": from});
+    let opened: Result<serde_json::Value, Failure> = client.post("/api/sessions", &body);
+    let status = match opened {
+        Ok(status) => status,
+        Err(failure) => return Trial { what, works: false, detail: format!("{} ({})", failure.message, failure.hint) },
+    };
+    let opened_in = started.elapsed();
+    let closed: Result<serde_json::Value, Failure> =
+        client.post("/api/sessions/close", &serde_json::json!({"target": status["name"]}));
+    let works = closed.is_ok();
+    let python = status["executable"].as_str().unwrap_or_default();
+    let version = status["python"].as_str().unwrap_or_default();
+    Trial {
+        what,
+        works,
+        detail: format!("Python {version} ({python}), opened in {:.1} ms", opened_in.as_secs_f64() * 1e3),
+    }
+}
+
+fn find_interpreters(surroundings: &Surroundings) -> Result<Vec<Found>, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let interpreters = Interpreters::default();
+    let cwd = surroundings.cwd.clone().unwrap_or_else(|| "/".into());
+    let mut found = Vec::new();
+    for path in python::candidates(&surroundings.env) {
+        let asked = runtime.block_on(interpreters.ask(&path, &cwd, &surroundings.env));
+        let (version, problem) = match asked {
+            Ok(interpreter) => (Some(interpreter.version), None),
+            Err(error) => (None, Some(super::chain(&error))),
+        };
+        found.push(Found { path: path.display().to_string(), version, problem });
+    }
+    Ok(found)
+}
+
+fn show(findings: &Findings) -> Result<(), Failure> {
+    say(&format!("pylair {}", findings.version))?;
+    say("\nTried just now")?;
+    for trial in &findings.trials {
+        say(&format!("  {:4} {:15} {}", if trial.works { "ok" } else { "FAIL" }, trial.what, trial.detail))?;
+    }
+    say("\nPython")?;
+    for found in &findings.interpreters {
+        let problem = found.problem.as_deref().and_then(|problem| problem.lines().next());
+        match (&found.version, problem) {
+            (Some(version), _) => say(&format!("  {version:8} {}", found.path))?,
+            (None, problem) => say(&format!("  {:8} {}", "-", problem.unwrap_or_default()))?,
+        }
+    }
+    if findings.interpreters.is_empty() {
+        say("  none on PATH")?;
+    }
+    say("\nSettings")?;
+    for setting in &findings.settings {
+        let value = if setting.value.is_empty() { "-" } else { &setting.value };
+        say(&format!("  {:15} {value:12} {}", setting.key, setting.origin))?;
+    }
+    say("\nPlaces")?;
+    for (name, path) in [
+        ("runtime", &findings.places.runtime),
+        ("state", &findings.places.state),
+        ("data", &findings.places.data),
+        ("config", &findings.places.config),
+    ] {
+        say(&format!("  {name:15} {}", path.display()))?;
+    }
+    Ok(())
+}

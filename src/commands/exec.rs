@@ -1,0 +1,168 @@
+//! `pylair exec`: runs code in a session from a shell, streaming what it prints.
+
+use std::{
+    io::{self, IsTerminal, Read, Write},
+    path::Path,
+};
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use hyper::{Method, body::Incoming};
+use serde::Deserialize;
+
+use super::{
+    Exit, Failure, Surroundings,
+    client::{Client, Connection, lost},
+    say,
+};
+use crate::{
+    cli::ExecArgs,
+    output::Stream,
+    web::api::{ExecuteBody, Origin, TargetBody},
+};
+
+pub fn exec(args: &ExecArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
+    let body = ExecuteBody {
+        code: read_code(args.code.as_deref())?,
+        target: args.target.clone().filter(|target| !target.is_empty()),
+        timeout_s: args.timeout,
+        max_chars: None,
+        from: Origin { cwd: surroundings.cwd.clone(), env: Some(surroundings.env.clone()) },
+    };
+    let (runtime, connection) = Client::start(surroundings)?.into_parts();
+    runtime.block_on(run(connection, body, args.json, surroundings))
+}
+
+fn read_code(argument: Option<&str>) -> Result<String, Failure> {
+    let from_stdin = || {
+        let mut code = String::new();
+        io::stdin().read_to_string(&mut code).map_err(|error| {
+            Failure::new(format!("standard input is not text: {error}"), "pass Python source in UTF-8")
+        })?;
+        Ok(code)
+    };
+    match argument {
+        Some("-") => from_stdin(),
+        Some(text) if looks_like_file(text) => std::fs::read_to_string(text).map_err(|error| {
+            Failure::new(format!("cannot read `{text}`: {error}"), "pass a file of Python source in UTF-8")
+        }),
+        Some(code) => Ok(code.to_owned()),
+        None if io::stdin().is_terminal() => Err(Failure::new(
+            "no code was given",
+            "pass it as an argument, a file, or on standard input; see `pylair exec --help`",
+        )),
+        None => from_stdin(),
+    }
+}
+
+/// A file that exists, or a name that can only be meant as one: `x` is code even where a file `x` lies around.
+fn looks_like_file(text: &str) -> bool {
+    let has_suffix = Path::new(text).extension().is_some_and(|extension| extension.eq_ignore_ascii_case("py"));
+    !text.contains('\n') && text.len() < 4096 && (has_suffix || text.contains('/')) && Path::new(text).is_file()
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Line {
+    Job { job: String },
+    Output { stream: Stream, text: String },
+    Report(serde_json::Value),
+}
+
+async fn run(
+    mut connection: Connection,
+    body: ExecuteBody,
+    json: bool,
+    surroundings: &Surroundings,
+) -> Result<Exit, Failure> {
+    let bytes = Bytes::from(serde_json::to_vec(&body).unwrap_or_default());
+    let mut stream = connection.send(Method::POST, "/api/execute", bytes).await?;
+    let mut interrupts = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
+    let mut buffer = BytesMut::new();
+    let mut job = String::new();
+    loop {
+        let line = tokio::select! {
+            line = next_line(&mut stream, &mut buffer) => line?,
+            _ = interrupts.recv() => {
+                interrupt(surroundings, &job).await?;
+                continue;
+            }
+        };
+        match line {
+            Line::Job { job: id } => job = id,
+            Line::Output { .. } if json => {}
+            Line::Output { stream: Stream::Stdout, text } => write(&mut io::stdout(), &text)?,
+            Line::Output { stream: Stream::Stderr, text } => write(&mut io::stderr(), &text)?,
+            Line::Report(report) => return conclude(&report, json),
+        }
+    }
+}
+
+async fn next_line(stream: &mut Incoming, buffer: &mut BytesMut) -> Result<Line, Failure> {
+    loop {
+        if let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
+            let line = buffer.split_to(end + 1);
+            return serde_json::from_slice(&line).map_err(lost);
+        }
+        match stream.frame().await {
+            Some(frame) => {
+                if let Ok(data) = frame.map_err(lost)?.into_data() {
+                    buffer.extend_from_slice(&data);
+                }
+            }
+            None => return Err(lost("it ended before the cell did")),
+        }
+    }
+}
+
+/// Ctrl-C goes to the cell; its end comes on the stream as always. Pressing it again takes the next step of the ladder.
+async fn interrupt(surroundings: &Surroundings, job: &str) -> Result<(), Failure> {
+    let Some(mut connection) = Connection::open(&surroundings.places.socket()).await? else {
+        return Err(lost("it is gone"));
+    };
+    let body = TargetBody { target: None, job: Some(job.to_owned()), from: Origin::default() };
+    let bytes = Bytes::from(serde_json::to_vec(&body).unwrap_or_default());
+    tokio::spawn(async move {
+        // Its answer comes after the cell has ended, and that is told on the stream.
+        let _answer = connection.send(Method::POST, "/api/interrupt", bytes).await;
+    });
+    Ok(())
+}
+
+fn conclude(report: &serde_json::Value, json: bool) -> Result<Exit, Failure> {
+    if json {
+        say(&report.to_string())?;
+    } else {
+        if let Some(result) = report["result"].as_str() {
+            say(result)?;
+        }
+        let mut stderr = io::stderr();
+        if let Some(error) = report["error"].as_object() {
+            let text = |key: &str| error.get(key).and_then(serde_json::Value::as_str).unwrap_or_default();
+            if text("traceback").is_empty() || report["outcome"] == "died" {
+                write(&mut stderr, &format!("{}: {}\n", text("type"), text("message")))?;
+            }
+            write(&mut stderr, &with_newline(text("traceback")))?;
+        }
+        for note in report["notes"].as_array().into_iter().flatten().filter_map(serde_json::Value::as_str) {
+            write(&mut stderr, &format!("note: {note}\n"))?;
+        }
+    }
+    Ok(match report["outcome"].as_str() {
+        Some("ok") => Exit::Ok,
+        Some("interrupted") => Exit::Interrupted,
+        _ => Exit::Raised,
+    })
+}
+
+fn with_newline(text: &str) -> String {
+    if text.is_empty() || text.ends_with('\n') { text.to_owned() } else { format!("{text}\n") }
+}
+
+fn write(to: &mut impl Write, text: &str) -> Result<(), Failure> {
+    match to.write_all(text.as_bytes()).and_then(|()| to.flush()) {
+        // `pylair exec … | head` has seen enough; the cell goes on as a job.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(Exit::Ok as i32),
+        result => Ok(result?),
+    }
+}

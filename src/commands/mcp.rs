@@ -1,0 +1,286 @@
+//! `pylair mcp`: the bridge an MCP client starts, or the whole server in this process with `--standalone`.
+//!
+//! The bridge hands its stdio to the daemon and then only waits, so it stays small: no runtime, no parsing. When the daemon dies under it,
+//! it answers what was pending, starts another and hands over again.
+
+use std::{
+    fs::File,
+    io::{self, Read, Write},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    sync::{Arc, atomic::AtomicBool},
+    time::{Duration, Instant},
+};
+
+use rustix::event::{PollFd, PollFlags};
+
+use super::{Exit, Failure, Surroundings, complain, log_to_stderr};
+use crate::{
+    bridge::{Answer, Flags, Hello, Resumed, slate},
+    caller::{Caller, DefaultSession, Door, Scope},
+    cli::McpArgs,
+    config,
+    daemon::{Daemon, VERSION, lifecycle},
+    keeper::datagram,
+    mcp::{
+        server::{ClientSide, Server, serve_stdio},
+        stdio::{Origin, Stdio},
+        tools::Selection,
+    },
+};
+
+/// Daemons that die faster than this, one after the other, are not started again.
+const QUICK_DEATH: Duration = Duration::from_secs(5);
+const MAX_QUICK_DEATHS: u32 = 3;
+
+pub fn mcp(args: &McpArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
+    // Said here and not only by the daemon, so that a typing mistake is told before anything is started.
+    let selection = Selection::parse(args.tools.tools.as_deref(), args.tools.readonly)
+        .map_err(|message| Failure::new(message, "see `pylair mcp --help`"))?;
+    if args.standalone {
+        return standalone(selection, surroundings);
+    }
+    let flags = Flags { tools: args.tools.tools.clone(), readonly: args.tools.readonly };
+    bridge(flags, surroundings)
+}
+
+fn bridge(flags: Flags, surroundings: &Surroundings) -> Result<Exit, Failure> {
+    let (input, output) = passable_stdio()?;
+    let slate_file = slate::create()?;
+    let slate_reader = File::from(slate_file.try_clone()?);
+    let mut hello = Hello {
+        version: VERSION.to_owned(),
+        cwd: surroundings.cwd.clone(),
+        env: surroundings.env.clone(),
+        flags,
+        resumed: None,
+    };
+    let mut quick_deaths = 0;
+    loop {
+        let since = Instant::now();
+        let control = hand_over(surroundings, &hello, [input.as_fd(), output.as_fd(), slate_file.as_fd()])?;
+        match wait(&control)? {
+            Some(Answer::Over) => return Ok(Exit::Ok),
+            Some(Answer::Refused { message, hint }) => return Err(Failure::new(message, hint)),
+            Some(Answer::Taken | Answer::Leaving { .. }) | None => {}
+        }
+        quick_deaths = if since.elapsed() < QUICK_DEATH { quick_deaths + 1 } else { 1 };
+        let found = slate::read_and_wipe(&slate_reader)?;
+        answer_pending(output.as_fd(), &found)?;
+        if client_is_gone(input.as_fd()) {
+            return Ok(Exit::Ok);
+        }
+        if quick_deaths > MAX_QUICK_DEATHS {
+            return Err(Failure::new(
+                "the daemon died several times within seconds",
+                format!("see {}", surroundings.places.log().display()),
+            ));
+        }
+        hello.resumed = Some(Resumed {
+            initialize: found.initialize,
+            note: "the pylair daemon died and was started again: all sessions and their variables are gone".to_owned(),
+        });
+    }
+}
+
+/// Gives the stdio to a daemon, starting one if there is none, and waits until it has taken it.
+fn hand_over(
+    surroundings: &Surroundings,
+    hello: &Hello,
+    [input, output, slate]: [BorrowedFd; 3],
+) -> Result<OwnedFd, Failure> {
+    let memory = hello.to_memory_file()?;
+    // A daemon may leave between our finding it and our connecting.
+    for attempt in 0.. {
+        lifecycle::ensure_running(&surroundings.places, &surroundings.program)?;
+        let socket = rustix::net::socket_with(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::SEQPACKET,
+            rustix::net::SocketFlags::CLOEXEC,
+            None,
+        )
+        .map_err(io::Error::from)?;
+        let address = rustix::net::SocketAddrUnix::new(surroundings.places.bridge_socket()).map_err(io::Error::from)?;
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => {
+                datagram::send_datagram(&socket, b"{}", &[memory.as_fd(), input, output, slate])?;
+                return Ok(socket);
+            }
+            Err(error) if attempt == 5 => return Err(io::Error::from(error).into()),
+            Err(_) => {}
+        }
+    }
+    unreachable!("the loop returns")
+}
+
+/// What the daemon says last. `None` when it died.
+fn wait(control: &OwnedFd) -> Result<Option<Answer>, Failure> {
+    let mut buffer = [0; 4096];
+    loop {
+        match datagram::recv_datagram(control, &mut buffer) {
+            Ok(datagram) if datagram.bytes.is_empty() => return Ok(None),
+            Ok(datagram) => match serde_json::from_slice(datagram.bytes) {
+                Ok(Answer::Taken) => {}
+                Ok(answer) => return Ok(Some(answer)),
+                Err(error) => {
+                    return Err(Failure::new(format!("the daemon said something else: {error}"), "run `pylair stop`"));
+                }
+            },
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Tells the client that its unanswered requests will stay so.
+fn answer_pending(output: BorrowedFd, found: &slate::Found) -> Result<(), Failure> {
+    use std::fmt::Write;
+    let mut text = String::new();
+    if found.was_writing {
+        // Ends the line the daemon could not; the client drops it as no JSON.
+        text.push('\n');
+    }
+    let partial = found.partial.as_deref().and_then(id_in_partial_line);
+    for id in found.unanswered.iter().chain(&partial) {
+        let error = serde_json::json!({
+            "code": -32603,
+            "message": "the pylair daemon died while this was running; its sessions and their variables are gone",
+            "data": {"kind": "daemon_died", "hint": "call again: a new daemon is started"},
+        });
+        let _infallible = writeln!(text, "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{error}}}");
+    }
+    let mut rest = text.as_bytes();
+    while !rest.is_empty() {
+        match rustix::io::write(output, rest) {
+            Ok(count) => rest = &rest[count..],
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::AGAIN) => {
+                let mut poll = [PollFd::new(&output, PollFlags::OUT)];
+                rustix::event::poll(&mut poll, None).map_err(io::Error::from)?;
+            }
+            // The client has gone too.
+            Err(_) => return Ok(()),
+        }
+    }
+    Ok(())
+}
+
+/// The request id in the beginning of a message whose rest was lost, if it stands there.
+fn id_in_partial_line(line: &str) -> Option<String> {
+    let rest = line.split_once("\"id\":")?.1.trim_start();
+    let end = match rest.strip_prefix('"') {
+        Some(text) => text.find('"')? + 2,
+        None => rest.find([',', '}'])?,
+    };
+    let id = rest[..end].trim();
+    serde_json::from_str::<serde_json::Value>(id)
+        .ok()
+        .filter(|id| id.is_number() || id.is_string())
+        .map(|_| id.to_owned())
+}
+
+fn client_is_gone(input: BorrowedFd) -> bool {
+    let mut poll = [PollFd::new(&input, PollFlags::IN)];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let count = rustix::event::poll(&mut poll, Some(&now)).unwrap_or(0);
+    let events = poll[0].revents();
+    count > 0 && events.contains(PollFlags::HUP) && !events.contains(PollFlags::IN)
+}
+
+/// Our stdin and stdout if the daemon can use them as they are; else ends of a socket that we copy to and from.
+fn passable_stdio() -> Result<(OwnedFd, OwnedFd), Failure> {
+    let input = rustix::stdio::stdin().try_clone_to_owned()?;
+    let output = rustix::stdio::stdout().try_clone_to_owned()?;
+    if is_passable(&input) && is_passable(&output) {
+        return Ok((input, output));
+    }
+    let (ours, theirs) = UnixStream::pair()?;
+    let (mut from_us, mut to_us) = (ours.try_clone()?, ours);
+    std::thread::spawn(move || {
+        let _ended = copy(&mut File::from(input), &mut from_us);
+        // The daemon sees the end of the client's input.
+        let _closed = from_us.shutdown(std::net::Shutdown::Write);
+    });
+    std::thread::spawn(move || {
+        let _ended = copy(&mut to_us, &mut File::from(output));
+    });
+    Ok((theirs.try_clone()?.into(), theirs.into()))
+}
+
+/// Pipes and sockets can be read without blocking by somebody else; regular files and terminals cannot.
+fn is_passable(descriptor: &OwnedFd) -> bool {
+    use rustix::fs::FileType;
+    let kind = rustix::fs::fstat(descriptor).map(|stat| FileType::from_raw_mode(stat.st_mode));
+    matches!(kind, Ok(FileType::Fifo | FileType::Socket))
+}
+
+fn copy(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        match from.read(&mut buffer)? {
+            0 => return Ok(()),
+            count => to.write_all(&buffer[..count])?,
+        }
+    }
+}
+
+/// The whole server in this process, with directories of its own below the data directory.
+fn standalone(selection: Selection, surroundings: &Surroundings) -> Result<Exit, Failure> {
+    log_to_stderr("warn");
+    let (input, output) = passable_stdio()?;
+    let mut places = surroundings.places.clone();
+    places.data = places.data.join(format!("standalone-{}", std::process::id()));
+    places.runtime.clone_from(&places.data);
+    let data = places.data.clone();
+    let config = surroundings.config(&config::Flags::default())?;
+    let caller_env = Arc::new(surroundings.env.clone());
+    let cwd = surroundings.cwd.clone();
+    let result = super::daemon::runtime()?.block_on(async {
+        let daemon = Daemon::open(config, places, &surroundings.program)
+            .await
+            .map_err(|error| Failure::new(super::chain(&error), "set PYLAIR_HOME to a directory you can write to"))?;
+        let gone = Arc::new(AtomicBool::new(false));
+        let caller = Caller {
+            owner: daemon.owner().clone(),
+            client: "client".to_owned(),
+            door: Door::Bridge,
+            scopes: vec![Scope::Read, Scope::Run, Scope::Admin],
+            cwd,
+            env: caller_env,
+            default_session: DefaultSession::Main,
+        };
+        let stop = daemon.shutdown.clone();
+        let origin = Origin { slate: None, resumed: false, gone: gone.clone(), stop: stop.clone() };
+        let transport = Stdio::new(input, output, origin)?;
+        let server = Server::new(daemon.clone(), ClientSide::Stdio { caller, gone }, selection, None);
+        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+        tokio::select! {
+            () = serve_stdio(server, transport, None, stop.clone()) => {}
+            _ = terminate.recv() => stop.cancel(),
+        }
+        daemon.close("its client has gone").await;
+        Ok(Exit::Ok)
+    });
+    if let Err(error) = std::fs::remove_dir_all(&data) {
+        complain(&Failure::new(format!("cannot remove `{}`: {error}", data.display()), "remove it by hand"));
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_of_a_cut_request_is_found_where_it_stands() {
+        let check = |line, expected: Option<&str>| assert_eq!(id_in_partial_line(line).as_deref(), expected, "{line}");
+        check(r#"{"jsonrpc":"2.0","id":17,"method":"tools/call","params":{"#, Some("17"));
+        check(r#"{"jsonrpc": "2.0", "id": "a-b", "meth"#, Some("\"a-b\""));
+        check(r#"{"jsonrpc":"2.0","id":1"#, None);
+        check(r#"{"jsonrpc":"2.0","method":"tools/call"#, None);
+        check(r#"{"jsonrpc":"2.0","id":null,"method":"#, None);
+    }
+}

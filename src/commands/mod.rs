@@ -1,0 +1,148 @@
+//! One function per subcommand, and what they share: the environment, exit codes, how errors are shown.
+
+pub mod client;
+pub mod daemon;
+mod doctor;
+mod exec;
+mod mcp;
+mod output;
+mod serve;
+mod sessions;
+
+use std::{
+    collections::BTreeMap,
+    io::{self, IsTerminal, Write},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use crate::{
+    cli::{Cli, Command},
+    config::{Config, Flags, Places},
+    web::token,
+};
+
+/// How a command ended. The numbers are part of the contract.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    Ok = 0,
+    /// The user's code raised, ran out of time or died.
+    Raised = 1,
+    /// pylair could not do it.
+    Failed = 2,
+    Interrupted = 130,
+}
+
+/// What went wrong and the way out.
+#[derive(Debug)]
+pub struct Failure {
+    pub message: String,
+    pub hint: String,
+}
+
+impl Failure {
+    pub fn new(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { message: message.into(), hint: hint.into() }
+    }
+}
+
+impl From<crate::daemon::lifecycle::Error> for Failure {
+    fn from(error: crate::daemon::lifecycle::Error) -> Self {
+        Self::new(chain(&error), error.hint())
+    }
+}
+
+impl From<crate::config::Error> for Failure {
+    fn from(error: crate::config::Error) -> Self {
+        Self::new(chain(&error), error.hint())
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::new(error.to_string(), "`pylair doctor` may say more")
+    }
+}
+
+/// An error with its causes, on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+/// What a command finds around itself.
+pub struct Surroundings {
+    pub env: BTreeMap<String, String>,
+    pub cwd: Option<PathBuf>,
+    pub places: Places,
+    pub program: PathBuf,
+}
+
+impl Surroundings {
+    pub fn find() -> Result<Self, Failure> {
+        let env: BTreeMap<String, String> = std::env::vars_os()
+            .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)))
+            .collect();
+        let places = Places::resolve(&env, rustix::process::getuid().as_raw());
+        let program = std::env::current_exe()
+            .map_err(|error| Failure::new(format!("cannot find our own program: {error}"), "is /proc mounted?"))?;
+        Ok(Self { env, cwd: std::env::current_dir().ok(), places, program })
+    }
+
+    pub fn config(&self, flags: &Flags) -> Result<Config, Failure> {
+        Ok(Config::resolve(flags, &self.env, self.cwd.as_deref(), &self.places)?)
+    }
+}
+
+pub fn run(cli: Cli) -> ExitCode {
+    let result = Surroundings::find().and_then(|surroundings| match cli.command {
+        Command::Serve(args) => serve::serve(&args, surroundings),
+        Command::Mcp(args) => mcp::mcp(&args, &surroundings),
+        Command::Exec(args) => exec::exec(&args, &surroundings),
+        Command::Sessions(args) => sessions::sessions(&args, &surroundings),
+        Command::Output(args) => output::output(&args, &surroundings),
+        Command::Stop => daemon::stop(&surroundings),
+        Command::Doctor(args) => doctor::doctor(&args, &surroundings),
+        Command::Token => show_token(&surroundings),
+    });
+    let exit = result.unwrap_or_else(|failure| {
+        complain(&failure);
+        Exit::Failed
+    });
+    ExitCode::from(exit as u8)
+}
+
+fn show_token(surroundings: &Surroundings) -> Result<Exit, Failure> {
+    surroundings.places.create()?;
+    say(&token::load_or_create(&surroundings.places.token())?)?;
+    Ok(Exit::Ok)
+}
+
+/// One line to stdout. A reader that has gone is the end of the command, not an error of it.
+pub fn say(line: &str) -> Result<(), Failure> {
+    match writeln!(io::stdout(), "{line}") {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+        result => Ok(result?),
+    }
+}
+
+/// A failure on stderr, with its hint.
+pub fn complain(failure: &Failure) {
+    let colour = io::stderr().is_terminal();
+    let (red, dim, off) = if colour { ("\x1b[31m", "\x1b[2m", "\x1b[0m") } else { ("", "", "") };
+    // Nothing can be done about a stderr that is gone.
+    let _unheard = writeln!(io::stderr(), "{red}pylair: {}{off}\n{dim}hint: {}{off}", failure.message, failure.hint);
+}
+
+/// Logging of commands: to stderr, quiet unless `RUST_LOG` says otherwise.
+pub fn log_to_stderr(default: &str) {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| default.into());
+    // Set twice only in tests.
+    let _already = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).try_init();
+}

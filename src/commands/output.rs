@@ -1,0 +1,37 @@
+//! `pylair output`: the whole output of a cell, page by page.
+
+use std::io::{self, Write};
+
+use super::{Exit, Failure, Surroundings, client::Client};
+use crate::cli::OutputArgs;
+
+pub fn output(args: &OutputArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
+    let mut client = Client::start(surroundings)?;
+    let (mut offset, mut left) = (args.offset, args.limit.unwrap_or(u64::MAX));
+    while left > 0 {
+        let page: serde_json::Value =
+            client.get(&format!("/api/output/{}?offset={offset}&limit={}", encode(&args.job), left.min(1 << 20)))?;
+        let text = page["text"].as_str().unwrap_or_default();
+        match io::stdout().write_all(text.as_bytes()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(Exit::Ok),
+            result => result?,
+        }
+        let Some(next) = page["next"].as_u64() else { break };
+        left = left.saturating_sub(next - offset);
+        offset = next;
+    }
+    Ok(Exit::Ok)
+}
+
+/// Job ids are letters, digits and dashes; anything else must not become part of another path.
+fn encode(job: &str) -> String {
+    job.bytes()
+        .map(|byte| {
+            if byte.is_ascii_alphanumeric() || byte == b'-' {
+                char::from(byte).to_string()
+            } else {
+                format!("%{byte:02X}")
+            }
+        })
+        .collect()
+}

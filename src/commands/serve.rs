@@ -1,0 +1,56 @@
+//! `pylair serve`: the daemon in the foreground with the HTTP door open.
+
+use super::{Exit, Failure, Surroundings, client::Client, complain, daemon::runtime, log_to_stderr, say};
+use crate::{
+    cli::ServeArgs,
+    config::Flags,
+    daemon::{
+        DaemonStatus,
+        lifecycle::{self, Run},
+    },
+    mcp::tools::Selection,
+};
+
+pub fn serve(args: &ServeArgs, surroundings: Surroundings) -> Result<Exit, Failure> {
+    log_to_stderr("warn,pylair=info");
+    let config = surroundings.config(&Flags { host: args.host.clone(), port: args.port })?;
+    let selection = Selection::parse(args.tools.tools.as_deref(), args.tools.readonly)
+        .map_err(|message| Failure::new(message, "see `pylair serve --help`"))?;
+    replace_idle_daemon(&surroundings)?;
+    let token = surroundings.places.token();
+    let run = Run { config, places: surroundings.places, selection, foreground: true };
+    runtime()?.block_on(async {
+        let opened = lifecycle::open(run, &surroundings.program).await?;
+        let address = opened.address.clone().unwrap_or_default();
+        let token = token.display();
+        say(&format!(
+            "MCP endpoint:  {address}/mcp\n\
+             Token:         {token}\n\
+             Claude Code:   claude mcp add --transport http pylair {address}/mcp --header \"Authorization: Bearer $(cat {token})\"\n\
+             Codex:         PYLAIR_TOKEN=$(cat {token}) codex mcp add pylair --url {address}/mcp --bearer-token-env-var PYLAIR_TOKEN\n\
+             Over stdio no token and no server are needed: claude mcp add pylair -- pylair mcp"
+        ))?;
+        opened.run().await?;
+        Ok(Exit::Ok)
+    })
+}
+
+/// A daemon that was started on demand and holds nothing makes room; one that holds sessions does not.
+fn replace_idle_daemon(surroundings: &Surroundings) -> Result<(), Failure> {
+    let Some(mut client) = Client::connect(surroundings)? else { return Ok(()) };
+    let status: DaemonStatus = client.get("/api/status")?;
+    if status.sessions == 0 && status.bridges == 0 && status.http.is_none() {
+        drop(client);
+        super::daemon::stop(surroundings)?;
+        return Ok(());
+    }
+    let what = match &status.http {
+        Some(address) => format!("it serves {address}/mcp"),
+        None => format!("it holds {} sessions and serves {} clients", status.sessions, status.bridges),
+    };
+    complain(&Failure::new(
+        format!("a daemon is running already (pid {}): {what}", status.pid),
+        "use it, or end it and its sessions with `pylair stop` and start again",
+    ));
+    std::process::exit(Exit::Failed as i32);
+}

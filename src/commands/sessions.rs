@@ -1,0 +1,39 @@
+//! `pylair sessions`: what is open.
+
+use super::{Exit, Failure, Surroundings, client::Client, say};
+use crate::cli::JsonArgs;
+
+pub fn sessions(args: &JsonArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
+    let answer: serde_json::Value = match Client::connect(surroundings)? {
+        Some(mut client) => client.get("/api/sessions")?,
+        None => serde_json::json!({"sessions": []}),
+    };
+    if args.json {
+        say(&answer.to_string())?;
+        return Ok(Exit::Ok);
+    }
+    let sessions = answer["sessions"].as_array().cloned().unwrap_or_default();
+    if sessions.is_empty() {
+        say("no session is open")?;
+        return Ok(Exit::Ok);
+    }
+    let header = ["NAME", "STATE", "CELL", "PYTHON", "SANDBOX", "MB", "DIRECTORY"].map(str::to_owned).to_vec();
+    let mut rows = vec![header];
+    for session in &sessions {
+        let text = |key: &str| match &session[key] {
+            serde_json::Value::String(text) => text.clone(),
+            serde_json::Value::Number(number) => {
+                number.as_f64().filter(|_| number.is_f64()).map_or_else(|| number.to_string(), |mb| format!("{mb:.0}"))
+            }
+            _ => "-".to_owned(),
+        };
+        rows.push(["name", "state", "cell", "python", "sandbox", "rss_mb", "cwd"].map(text).to_vec());
+    }
+    let widths: Vec<usize> =
+        (0..7).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
+    for row in rows {
+        let cells: Vec<_> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        say(cells.join("  ").trim_end())?;
+    }
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,405 @@
+//! Settings, resolved once: flags over environment over `pylair.toml` (project, then user) over defaults.
+//!
+//! Owns the names of all settings and the four places on disk. Everything below gets plain values; nothing else in the
+//! library reads the environment, the working directory or the home directory.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+/// Longest path that fits a Unix socket address, with the terminating NUL.
+const MAX_SOCKET_PATH: usize = 107;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot read the settings file `{path}`")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("the settings file `{path}` is not valid: {message}")]
+    Parse { path: PathBuf, message: String },
+    #[error("the value `{value}` of {origin} is not valid for `{key}`: {expected}")]
+    Value { key: &'static str, value: String, origin: String, expected: &'static str },
+    #[error("cannot make the directory `{path}`")]
+    MakeDirectory { path: PathBuf, source: io::Error },
+    #[error("the directory `{path}` belongs to uid {owner}, not to uid {uid}")]
+    ForeignDirectory { path: PathBuf, owner: u32, uid: u32 },
+}
+
+impl Error {
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Read { .. } | Self::Parse { .. } | Self::Value { .. } => {
+                "`pylair doctor` shows every setting and where it comes from"
+            }
+            Self::MakeDirectory { .. } => "set PYLAIR_HOME to a directory you can write to",
+            Self::ForeignDirectory { .. } => {
+                "somebody else made that directory; remove it or set PYLAIR_HOME to a directory of your own"
+            }
+        }
+    }
+}
+
+/// The four directories pylair uses.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Places {
+    /// Sockets, locks, the registry. Mode 0700, owner checked.
+    pub runtime: PathBuf,
+    /// Logs.
+    pub state: PathBuf,
+    /// The journal, outputs, the token.
+    pub data: PathBuf,
+    /// `config.toml`.
+    pub config: PathBuf,
+}
+
+impl Places {
+    /// Where things go for this environment: `PYLAIR_HOME`, else the XDG directories, else the usual fallbacks.
+    pub fn resolve(env: &BTreeMap<String, String>, uid: u32) -> Self {
+        let absolute = |key: &str| env.get(key).map(PathBuf::from).filter(|path| path.is_absolute());
+        if let Some(home) = env.get("PYLAIR_HOME").filter(|home| !home.is_empty()) {
+            let home = PathBuf::from(home);
+            return Self {
+                runtime: short_enough(home.join("runtime"), uid),
+                state: home.join("state"),
+                data: home.join("data"),
+                config: home.join("config"),
+            };
+        }
+        let home = absolute("HOME").unwrap_or_else(|| PathBuf::from("/"));
+        let under = |key: &str, fallback: &str| absolute(key).unwrap_or_else(|| home.join(fallback)).join("pylair");
+        let runtime = absolute("XDG_RUNTIME_DIR")
+            .map_or_else(|| PathBuf::from(format!("/tmp/pylair-{uid}")), |path| path.join("pylair"));
+        Self {
+            runtime: short_enough(runtime, uid),
+            state: under("XDG_STATE_HOME", ".local/state"),
+            data: under("XDG_DATA_HOME", ".local/share"),
+            config: under("XDG_CONFIG_HOME", ".config"),
+        }
+    }
+
+    /// Makes the directories, private to the user, and checks that nobody else made the runtime one.
+    pub fn create(&self) -> Result<(), Error> {
+        let uid = rustix::process::getuid().as_raw();
+        for path in [&self.runtime, &self.state, &self.data] {
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(path)
+                .map_err(|source| Error::MakeDirectory { path: path.clone(), source })?;
+            let metadata =
+                fs::symlink_metadata(path).map_err(|source| Error::MakeDirectory { path: path.clone(), source })?;
+            if metadata.uid() != uid || !metadata.is_dir() {
+                return Err(Error::ForeignDirectory { path: path.clone(), owner: metadata.uid(), uid });
+            }
+            if metadata.permissions().mode() & 0o077 != 0 {
+                fs::set_permissions(path, fs::Permissions::from_mode(0o700))
+                    .map_err(|source| Error::MakeDirectory { path: path.clone(), source })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The HTTP API of the daemon, for the command line.
+    pub fn socket(&self) -> PathBuf {
+        self.runtime.join("daemon.sock")
+    }
+
+    /// Where bridges hand over their stdio.
+    pub fn bridge_socket(&self) -> PathBuf {
+        self.runtime.join("bridge.sock")
+    }
+
+    pub fn daemon_lock(&self) -> PathBuf {
+        self.runtime.join("daemon.lock")
+    }
+
+    pub fn start_lock(&self) -> PathBuf {
+        self.runtime.join("start.lock")
+    }
+
+    pub fn token(&self) -> PathBuf {
+        self.data.join("token")
+    }
+
+    pub fn log(&self) -> PathBuf {
+        self.state.join("daemon.log")
+    }
+
+    pub fn journal(&self) -> PathBuf {
+        self.data.join("journal.db")
+    }
+
+    pub fn outputs(&self) -> PathBuf {
+        self.data.join("outputs")
+    }
+
+    pub fn settings_file(&self) -> PathBuf {
+        self.config.join("config.toml")
+    }
+}
+
+/// A runtime directory whose socket paths would overflow a socket address moves to `/tmp`, under a name made of the long path.
+fn short_enough(path: PathBuf, uid: u32) -> PathBuf {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let longest = path.join("daemon.sock.new");
+    if longest.as_os_str().len() <= MAX_SOCKET_PATH {
+        return path;
+    }
+    let mut hasher = DefaultHasher::new();
+    path.hash(&mut hasher);
+    PathBuf::from(format!("/tmp/pylair-{uid}-{:016x}", hasher.finish()))
+}
+
+/// How often a frozen copy of a worker is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Checkpoints {
+    Off,
+    /// After cells, in the idle gap; the newest one is kept.
+    Auto,
+}
+
+/// One resolved setting, for `pylair doctor`.
+#[derive(Debug, Clone, Serialize)]
+pub struct Setting {
+    pub key: &'static str,
+    pub value: String,
+    pub origin: String,
+}
+
+/// All settings of the daemon.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub host: String,
+    pub port: u16,
+    pub python: Option<String>,
+    pub timeout: Option<Duration>,
+    pub wait: Duration,
+    pub max_chars: usize,
+    pub max_output_bytes: u64,
+    pub checkpoints: Checkpoints,
+    pub idle_exit: Duration,
+    pub session_ttl: Duration,
+    pub max_sessions: usize,
+    pub settings: Vec<Setting>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    host: Option<String>,
+    port: Option<u16>,
+    python: Option<String>,
+    timeout_s: Option<f64>,
+    wait_s: Option<f64>,
+    max_chars: Option<usize>,
+    max_output_mb: Option<u64>,
+    checkpoints: Option<String>,
+    idle_exit_s: Option<u64>,
+    session_ttl_s: Option<u64>,
+    max_sessions: Option<usize>,
+}
+
+/// Values given on the command line.
+#[derive(Debug, Default, Clone)]
+pub struct Flags {
+    pub host: Option<String>,
+    pub port: Option<u16>,
+}
+
+impl Config {
+    /// Resolves every setting. `project` is the directory whose `pylair.toml` counts, if any.
+    pub fn resolve(
+        flags: &Flags,
+        env: &BTreeMap<String, String>,
+        project: Option<&Path>,
+        places: &Places,
+    ) -> Result<Self, Error> {
+        let mut files = Vec::new();
+        for path in project.map(|dir| dir.join("pylair.toml")).into_iter().chain([places.settings_file()]) {
+            if let Some(file) = read_file(&path)? {
+                files.push((path.display().to_string(), file));
+            }
+        }
+        let mut resolver = Resolver { env, files: &files, settings: Vec::new() };
+        let host = resolver.pick(
+            "host",
+            flags.host.clone(),
+            |file| file.host.clone(),
+            "127.0.0.1".to_owned(),
+            "an address",
+        )?;
+        let port = resolver.pick("port", flags.port, |file| file.port, 7420, "a port number")?;
+        let python =
+            resolver.pick("python", None, |file| file.python.clone(), String::new(), "a Python interpreter")?;
+        let timeout_s = resolver.pick("timeout_s", None, |file| file.timeout_s, 900.0, "seconds, 0 for none")?;
+        let wait_s = resolver.pick("wait_s", None, |file| file.wait_s, 45.0, "seconds")?;
+        let max_chars = resolver.pick("max_chars", None, |file| file.max_chars, 25_000, "a number of characters")?;
+        let max_output_mb = resolver.pick("max_output_mb", None, |file| file.max_output_mb, 256, "megabytes")?;
+        let checkpoints = resolver.pick(
+            "checkpoints",
+            None,
+            |file| file.checkpoints.clone(),
+            "auto".to_owned(),
+            "`auto` or `off`",
+        )?;
+        let idle_exit_s = resolver.pick("idle_exit_s", None, |file| file.idle_exit_s, 900, "seconds")?;
+        let session_ttl_s = resolver.pick("session_ttl_s", None, |file| file.session_ttl_s, 86_400, "seconds")?;
+        let max_sessions =
+            resolver.pick("max_sessions", None, |file| file.max_sessions, 256, "a number of sessions")?;
+        let checkpoints = match checkpoints.as_str() {
+            "auto" => Checkpoints::Auto,
+            "off" => Checkpoints::Off,
+            other => return Err(resolver.invalid("checkpoints", other, "`auto` or `off`")),
+        };
+        let timeout = seconds(timeout_s)
+            .ok_or_else(|| resolver.invalid("timeout_s", &timeout_s.to_string(), "seconds, 0 for none"))?;
+        let wait = seconds(wait_s).ok_or_else(|| resolver.invalid("wait_s", &wait_s.to_string(), "seconds"))?;
+        Ok(Self {
+            host,
+            port,
+            python: Some(python).filter(|python| !python.is_empty()),
+            timeout: Some(timeout).filter(|timeout| !timeout.is_zero()),
+            wait,
+            max_chars,
+            max_output_bytes: max_output_mb.saturating_mul(1 << 20),
+            checkpoints,
+            idle_exit: Duration::from_secs(idle_exit_s),
+            session_ttl: Duration::from_secs(session_ttl_s),
+            max_sessions,
+            settings: resolver.settings,
+        })
+    }
+}
+
+/// Seconds as people write them; `None` for what is no duration.
+pub fn seconds(value: f64) -> Option<Duration> {
+    Duration::try_from_secs_f64(value).ok()
+}
+
+fn read_file(path: &Path) -> Result<Option<File>, Error> {
+    match fs::read_to_string(path) {
+        Ok(text) => toml::from_str(&text)
+            .map(Some)
+            .map_err(|error| Error::Parse { path: path.to_owned(), message: error.message().to_owned() }),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(source) => Err(Error::Read { path: path.to_owned(), source }),
+    }
+}
+
+struct Resolver<'a> {
+    env: &'a BTreeMap<String, String>,
+    files: &'a [(String, File)],
+    settings: Vec<Setting>,
+}
+
+impl Resolver<'_> {
+    fn pick<T>(
+        &mut self,
+        key: &'static str,
+        flag: Option<T>,
+        from_file: impl Fn(&File) -> Option<T>,
+        default: T,
+        expected: &'static str,
+    ) -> Result<T, Error>
+    where
+        T: std::str::FromStr + ToString,
+    {
+        let variable = format!("PYLAIR_{}", key.to_uppercase());
+        let (value, origin) = if let Some(value) = flag {
+            (value, format!("the flag --{}", key.replace('_', "-")))
+        } else if let Some(text) = self.env.get(&variable) {
+            let value = text.parse().map_err(|_| Error::Value {
+                key,
+                value: text.clone(),
+                origin: format!("the environment variable {variable}"),
+                expected,
+            })?;
+            (value, format!("the environment variable {variable}"))
+        } else if let Some((path, value)) = self.files.iter().find_map(|(path, file)| Some((path, from_file(file)?))) {
+            (value, path.clone())
+        } else {
+            (default, "default".to_owned())
+        };
+        self.settings.push(Setting { key, value: value.to_string(), origin });
+        Ok(value)
+    }
+
+    fn invalid(&self, key: &'static str, value: &str, expected: &'static str) -> Error {
+        let origin = self
+            .settings
+            .iter()
+            .find(|setting| setting.key == key)
+            .map_or_else(String::new, |setting| setting.origin.clone());
+        Error::Value { key, value: value.to_owned(), origin, expected }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn env(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn pylair_home_holds_all_places() {
+        let places = Places::resolve(&env(&[("PYLAIR_HOME", "/x/y"), ("XDG_DATA_HOME", "/data")]), 1000);
+        assert_eq!(places.runtime, Path::new("/x/y/runtime"));
+        assert_eq!(places.data, Path::new("/x/y/data"));
+    }
+
+    #[test]
+    fn a_long_runtime_path_moves_to_tmp() {
+        let long = format!("/{}", "d".repeat(120));
+        let places = Places::resolve(&env(&[("PYLAIR_HOME", &long)]), 1000);
+        assert!(places.runtime.starts_with("/tmp"), "{:?}", places.runtime);
+        assert!(places.socket().as_os_str().len() <= MAX_SOCKET_PATH);
+        assert_eq!(places, Places::resolve(&env(&[("PYLAIR_HOME", &long)]), 1000));
+    }
+
+    #[test]
+    fn relative_xdg_directories_are_ignored() {
+        let places = Places::resolve(&env(&[("HOME", "/home/me"), ("XDG_STATE_HOME", "state")]), 7);
+        assert_eq!(places.state, Path::new("/home/me/.local/state/pylair"));
+        assert_eq!(places.runtime, Path::new("/tmp/pylair-7"));
+    }
+
+    #[test]
+    fn flags_beat_environment_beats_file_beats_default() {
+        let dir = std::env::temp_dir().join(format!("pylair-config-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("pylair.toml"), "port = 1\nwait_s = 3\n").unwrap();
+        let places = Places::resolve(&env(&[("PYLAIR_HOME", "/nonexistent")]), 1);
+        let flags = Flags { port: Some(5), ..Flags::default() };
+        let config =
+            Config::resolve(&flags, &env(&[("PYLAIR_PORT", "4"), ("PYLAIR_MAX_CHARS", "9")]), Some(&dir), &places)
+                .unwrap();
+        fs::remove_dir_all(&dir).unwrap();
+        assert_eq!((config.port, config.max_chars, config.wait), (5, 9, Duration::from_secs(3)));
+        let origin = |key| config.settings.iter().find(|setting| setting.key == key).unwrap().origin.clone();
+        assert_eq!(origin("port"), "the flag --port");
+        assert_eq!(origin("max_chars"), "the environment variable PYLAIR_MAX_CHARS");
+        assert!(origin("wait_s").ends_with("pylair.toml"));
+        assert_eq!(origin("host"), "default");
+    }
+
+    #[test]
+    fn a_bad_value_names_where_it_came_from() {
+        let places = Places::resolve(&env(&[("PYLAIR_HOME", "/nonexistent")]), 1);
+        let error = Config::resolve(&Flags::default(), &env(&[("PYLAIR_PORT", "many")]), None, &places).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the value `many` of the environment variable PYLAIR_PORT is not valid for `port`: a port number"
+        );
+        let error =
+            Config::resolve(&Flags::default(), &env(&[("PYLAIR_CHECKPOINTS", "9x")]), None, &places).unwrap_err();
+        assert!(error.to_string().contains("PYLAIR_CHECKPOINTS"), "{error}");
+    }
+}

@@ -1,0 +1,162 @@
+//! Takes over the stdio of MCP clients from their bridges.
+//!
+//! A bridge connects to a `SOCK_SEQPACKET` socket, sends who it is with its descriptors, and then only waits. The daemon serves the
+//! client directly and watches the bridge: when it is killed, the client shall see its pipes close.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+    sync::{Arc, atomic::AtomicBool},
+};
+
+use rmcp::model::InitializeRequestParams;
+use tokio_util::sync::CancellationToken;
+
+use super::{Daemon, VERSION};
+use crate::{
+    bridge::{Answer, Hello},
+    caller::{self, Caller, DefaultSession, Door, Scope},
+    descriptor::readable,
+    mcp::{
+        server::{ClientSide, Server},
+        stdio::{Origin, Stdio},
+        tools::Selection,
+    },
+    probe::control::{Control, Datagram},
+};
+
+/// Listens for bridges until the daemon leaves.
+pub async fn listen(daemon: Arc<Daemon>, socket: OwnedFd) -> io::Result<()> {
+    let socket = readable(socket)?;
+    loop {
+        let mut guard = tokio::select! {
+            ready = socket.readable() => ready?,
+            () = daemon.shutdown.cancelled() => return Ok(()),
+        };
+        let flags = rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK;
+        match rustix::net::accept_with(socket.get_ref(), flags) {
+            Ok(connection) => {
+                tokio::spawn(serve(daemon.clone(), connection));
+            }
+            Err(rustix::io::Errno::AGAIN) => guard.clear_ready(),
+            Err(error) => {
+                tracing::warn!(%error, "a bridge could not be accepted");
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// The listening socket, mode 0600, in place of a stale one.
+pub fn bind(path: &Path) -> io::Result<OwnedFd> {
+    use std::os::unix::fs::PermissionsExt;
+    let _stale = std::fs::remove_file(path);
+    let socket = rustix::net::socket_with(
+        rustix::net::AddressFamily::UNIX,
+        rustix::net::SocketType::SEQPACKET,
+        rustix::net::SocketFlags::CLOEXEC,
+        None,
+    )?;
+    rustix::net::bind(&socket, &rustix::net::SocketAddrUnix::new(path)?)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    rustix::net::listen(&socket, 64)?;
+    Ok(socket)
+}
+
+async fn serve(daemon: Arc<Daemon>, connection: OwnedFd) {
+    let Ok(peer) = rustix::net::sockopt::socket_peercred(&connection) else { return };
+    if peer.uid != rustix::process::getuid() {
+        tracing::warn!(uid = peer.uid.as_raw(), "a bridge of another user was refused");
+        return;
+    }
+    let Ok(control) = Control::new(connection) else { return };
+    let datagram = match tokio::time::timeout(crate::probe::control::ANSWER_TIMEOUT, control.receive()).await {
+        Ok(Ok(datagram)) if !datagram.bytes.is_empty() => datagram,
+        _ => return,
+    };
+    let refuse = |message: &str, hint: &str| {
+        let answer = Answer::Refused { message: message.to_owned(), hint: hint.to_owned() };
+        if let Err(error) = control.send(&answer, &[]) {
+            tracing::debug!(%error, "a bridge could not be told why it was refused");
+        }
+    };
+    let (hello, [input, output, slate]) = match take_hello(datagram) {
+        Ok(taken) => taken,
+        Err(error) => {
+            return refuse(&format!("the daemon did not understand this bridge: {error}"), "run `pylair stop`");
+        }
+    };
+    if hello.version != VERSION {
+        let message = format!("the daemon is pylair {VERSION}, this bridge is {}", hello.version);
+        return refuse(
+            &message,
+            "run `pylair stop` to end the old daemon and its sessions; the next call starts a new one",
+        );
+    }
+    let selection = match Selection::parse(hello.flags.tools.as_deref(), hello.flags.readonly) {
+        Ok(selection) => selection,
+        Err(error) => return refuse(&error, "see `pylair mcp --help`"),
+    };
+    let ancestry = caller::ancestry(peer.pid.as_raw_pid());
+    // One default session per client process tree: the process that started the bridge stands for it.
+    let default_session =
+        ancestry.get(1).map_or(DefaultSession::Main, |parent| DefaultSession::ProcessTree(parent.process));
+    let client = ancestry.get(1).map_or_else(|| "client".to_owned(), |parent| parent.name.clone());
+    let caller = Caller {
+        owner: daemon.owner().clone(),
+        client,
+        door: Door::Bridge,
+        scopes: if hello.flags.readonly { vec![Scope::Read] } else { vec![Scope::Read, Scope::Run, Scope::Admin] },
+        cwd: hello.cwd,
+        env: Arc::new(hello.env),
+        default_session,
+    };
+    daemon.remember_client(ancestry, &caller);
+    let stop = CancellationToken::new();
+    let gone = Arc::new(AtomicBool::new(false));
+    let resumed = hello.resumed;
+    let origin = Origin { slate: Some(slate), resumed: resumed.is_some(), gone: gone.clone(), stop: stop.clone() };
+    let transport = match Stdio::new(input, output, origin) {
+        Ok(transport) => transport,
+        Err(error) => {
+            return refuse(&format!("the client's stdio cannot be used: {error}"), "run `pylair mcp --standalone`");
+        }
+    };
+    if control.send(&Answer::Taken, &[]).is_err() {
+        return;
+    }
+    let hold = daemon.hold();
+    let side = ClientSide::Stdio { caller, gone };
+    let server = Server::new(daemon.clone(), side, selection, resumed.as_ref().map(|resumed| resumed.note.clone()));
+    let initialize = resumed
+        .and_then(|resumed| resumed.initialize)
+        .and_then(|params| serde_json::from_value::<InitializeRequestParams>(params).ok());
+    let serving = crate::mcp::server::serve_stdio(server, transport, initialize, stop.clone());
+    tokio::pin!(serving);
+    let leaving = daemon.shutdown.clone();
+    let answer = tokio::select! {
+        () = &mut serving => Answer::Over,
+        // The bridge was killed: its client must see the pipes close, which they do when the transport is dropped.
+        _ = control.receive() => {
+            stop.cancel();
+            serving.await;
+            return;
+        }
+        () = leaving.cancelled() => {
+            stop.cancel();
+            serving.await;
+            Answer::Leaving { reason: "the daemon was stopped".to_owned() }
+        }
+    };
+    drop(hold);
+    if let Err(error) = control.send(&answer, &[]) {
+        tracing::debug!(%error, "a bridge could not be told that it is over");
+    }
+}
+
+fn take_hello(datagram: Datagram) -> io::Result<(Hello, [OwnedFd; 3])> {
+    let missing = |_| io::Error::new(io::ErrorKind::InvalidData, "it sent other descriptors than expected");
+    let [hello, input, output, slate]: [OwnedFd; 4] = datagram.descriptors.try_into().map_err(missing)?;
+    Ok((Hello::from_memory_file(hello.as_fd())?, [input, output, slate]))
+}

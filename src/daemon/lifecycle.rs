@@ -1,0 +1,281 @@
+//! Starting, finding and ending the daemon: one per user, started on demand once, gone without leaving anything behind.
+
+use std::{
+    fs::{File, OpenOptions, Permissions},
+    io::{self, Read, Write},
+    os::unix::{fs::OpenOptionsExt, fs::PermissionsExt, net::UnixStream, process::CommandExt},
+    path::Path,
+    process::{Command, Stdio},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::net::{TcpListener, UnixListener};
+
+use super::{Daemon, bridges};
+use crate::{
+    config::{Config, Places},
+    mcp::tools::Selection,
+    web::{
+        router::{self, Door},
+        token,
+    },
+};
+
+const START_TIMEOUT: Duration = Duration::from_secs(40);
+/// How long a new daemon waits for one that is leaving.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long open requests may take to end when the daemon leaves.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("a daemon is running already")]
+    Running,
+    #[error("the daemon did not start: {0}")]
+    NotStarted(String),
+    #[error("cannot listen on {address}")]
+    Listen { address: String, source: io::Error },
+    #[error("cannot use `{path}`")]
+    File { path: String, source: io::Error },
+    #[error("`{0}` is not a loopback address, and there is no TLS here")]
+    NotLoopback(String),
+    #[error(transparent)]
+    Config(#[from] crate::config::Error),
+    #[error(transparent)]
+    Daemon(#[from] super::Error),
+}
+
+impl Error {
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Running => "use it, or end it and its sessions with `pylair stop`".to_owned(),
+            Self::NotStarted(_) | Self::File { .. } => "`pylair doctor` says what is wrong".to_owned(),
+            Self::Listen { .. } => "another program may use that port; choose one with --port".to_owned(),
+            Self::NotLoopback(_) => {
+                "leave out --host and put a proxy with TLS in front of the loopback port".to_owned()
+            }
+            Self::Config(error) => error.hint().to_owned(),
+            Self::Daemon(super::Error::Journal(error)) => error.hint().unwrap_or("see the log").to_owned(),
+            Self::Daemon(_) => "see the log in the state directory".to_owned(),
+        }
+    }
+}
+
+/// Makes sure that a daemon is there. Two that ask at the same moment get the same one.
+pub fn ensure_running(places: &Places, program: &Path) -> Result<(), Error> {
+    places.create()?;
+    let file = |path: &Path, source| Error::File { path: path.display().to_string(), source };
+    if UnixStream::connect(places.socket()).is_ok() {
+        return Ok(());
+    }
+    let lock = places.start_lock();
+    let lock_file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(&lock)
+        .map_err(|e| file(&lock, e))?;
+    lock_file.lock().map_err(|e| file(&lock, e))?;
+    if UnixStream::connect(places.socket()).is_ok() {
+        return Ok(());
+    }
+    let (mut ready, ready_end) = io::pipe().map_err(|e| Error::NotStarted(e.to_string()))?;
+    let mut command = Command::new(program);
+    command.arg("__daemon").stdin(Stdio::null()).stdout(ready_end).stderr(Stdio::null()).current_dir("/").env_clear();
+    // Where things are and how pylair is set; nothing else of whoever happens to start it.
+    command.envs(std::env::vars_os().filter(|(key, _)| {
+        let key = key.to_string_lossy();
+        key.starts_with("PYLAIR_") || key.starts_with("XDG_") || ["HOME", "PATH", "LANG", "RUST_LOG"].contains(&&*key)
+    }));
+    command.process_group(0);
+    let mut child = command.spawn().map_err(|e| Error::NotStarted(e.to_string()))?;
+    drop(command);
+    // The one we started forks the daemon and leaves, so that the daemon is nobody's child.
+    child.wait().map_err(|e| Error::NotStarted(e.to_string()))?;
+    let mut said = String::new();
+    rustix::io::ioctl_fionbio(&ready, true).map_err(|e| Error::NotStarted(e.to_string()))?;
+    let until = Instant::now() + START_TIMEOUT;
+    loop {
+        let mut poll = [rustix::event::PollFd::new(&ready, rustix::event::PollFlags::IN)];
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = rustix::event::Timespec::try_from(left).map_err(|e| Error::NotStarted(e.to_string()))?;
+        match rustix::event::poll(&mut poll, Some(&timeout)) {
+            Ok(0) => return Err(Error::NotStarted(format!("it said nothing for {} s", START_TIMEOUT.as_secs()))),
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(error) => return Err(Error::NotStarted(error.to_string())),
+            Ok(_) => {}
+        }
+        let mut buffer = [0; 1024];
+        match ready.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => said.push_str(&String::from_utf8_lossy(&buffer[..count])),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(Error::NotStarted(error.to_string())),
+        }
+    }
+    match said.trim() {
+        "ready" => Ok(()),
+        "" => Err(Error::NotStarted("it ended before it was ready".to_owned())),
+        other => Err(Error::NotStarted(other.to_owned())),
+    }
+}
+
+/// How a daemon runs.
+#[derive(Debug)]
+pub struct Run {
+    pub config: Config,
+    pub places: Places,
+    pub selection: Selection,
+    /// Opens the TCP door and stays until told to leave.
+    pub foreground: bool,
+}
+
+/// A daemon whose doors are open.
+pub struct Opened {
+    pub daemon: Arc<Daemon>,
+    /// Where the MCP endpoint is, when the TCP door is open.
+    pub address: Option<String>,
+    servers: Vec<tokio::task::JoinHandle<()>>,
+    places: Places,
+    foreground: bool,
+    _lock: File,
+}
+
+/// Takes the lock, opens the daemon and its doors.
+pub async fn open(run: Run, program: &Path) -> Result<Opened, Error> {
+    run.places.create()?;
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    let places = run.places;
+    let file = |path: &Path, source| Error::File { path: path.display().to_string(), source };
+    let lock_path = places.daemon_lock();
+    let lock = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(&lock_path)
+        .map_err(|e| file(&lock_path, e))?;
+    // A daemon that is leaving has taken its sockets away but holds its lock until nothing of it is left.
+    let until = Instant::now() + if run.foreground { Duration::ZERO } else { LEAVE_TIMEOUT };
+    while lock.try_lock().is_err() {
+        if Instant::now() >= until {
+            return Err(Error::Running);
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let listener = if run.foreground { Some(listen_tcp(&run.config).await?) } else { None };
+    let daemon = Daemon::open(run.config, places.clone(), program).await?;
+    let mut servers = Vec::new();
+    let mut address = None;
+    if let Some((listener, host, port)) = listener {
+        let token_path = places.token();
+        let token = token::load_or_create(&token_path).map_err(|e| file(&token_path, e))?;
+        let at = format!("http://{host}:{port}");
+        daemon.set_http(at.clone());
+        let router = router::tcp(&daemon, Door::new(token, &host, port), run.selection);
+        let stop = daemon.shutdown.clone();
+        servers.push(tokio::spawn(async move {
+            let serving = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
+            if let Err(error) = serving.await {
+                tracing::error!(%error, "the TCP door failed");
+            }
+        }));
+        address = Some(at);
+    }
+    let bridge_path = places.bridge_socket();
+    let bridge_socket = bridges::bind(&bridge_path).map_err(|e| file(&bridge_path, e))?;
+    let for_bridges = daemon.clone();
+    servers.push(tokio::spawn(async move {
+        if let Err(error) = bridges::listen(for_bridges, bridge_socket).await {
+            tracing::error!(%error, "the bridges' door failed");
+        }
+    }));
+    let socket_path = places.socket();
+    // We hold the lock, so whatever is there was left by a daemon that died.
+    let _stale = std::fs::remove_file(&socket_path);
+    let socket = UnixListener::bind(&socket_path).map_err(|e| file(&socket_path, e))?;
+    std::fs::set_permissions(&socket_path, Permissions::from_mode(0o600)).map_err(|e| file(&socket_path, e))?;
+    let router = router::unix(daemon.clone());
+    let stop = daemon.shutdown.clone();
+    servers.push(tokio::spawn(async move {
+        let service = router.into_make_service_with_connect_info::<router::Peer>();
+        let serving = axum::serve(socket, service).with_graceful_shutdown(stop.cancelled_owned());
+        if let Err(error) = serving.await {
+            tracing::error!(%error, "the Unix door failed");
+        }
+    }));
+    tracing::info!(version = super::VERSION, pid = std::process::id(), "the daemon is ready");
+    Ok(Opened { daemon, address, servers, places, foreground: run.foreground, _lock: lock })
+}
+
+async fn listen_tcp(config: &Config) -> Result<(TcpListener, String, u16), Error> {
+    let address = format!("{}:{}", config.host, config.port);
+    let listen = |source| Error::Listen { address: address.clone(), source };
+    let listener = TcpListener::bind(&address).await.map_err(listen)?;
+    let local = listener.local_addr().map_err(listen)?;
+    if !local.ip().is_loopback() {
+        return Err(Error::NotLoopback(config.host.clone()));
+    }
+    Ok((listener, config.host.clone(), local.port()))
+}
+
+impl Opened {
+    /// Serves until a signal, `pylair stop` or, in the background, long idleness; then ends everything.
+    pub async fn run(self) -> io::Result<()> {
+        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+        let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
+        let idle = async {
+            if self.foreground {
+                std::future::pending::<()>().await;
+            }
+            self.idle().await;
+        };
+        let reason = tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+            () = self.daemon.shutdown.cancelled() => "somebody stopped it",
+            () = idle => "nobody needed it",
+        };
+        tracing::info!(reason, "the daemon leaves");
+        self.close(reason).await;
+        Ok(())
+    }
+
+    async fn idle(&self) {
+        let limit = self.daemon.config.idle_exit;
+        loop {
+            let wait = match self.daemon.idle_since() {
+                Some(since) if since.elapsed() >= limit => return,
+                Some(since) => limit.saturating_sub(since.elapsed()),
+                None => limit,
+            };
+            tokio::time::sleep(wait.max(Duration::from_millis(100))).await;
+        }
+    }
+
+    /// Closes the doors, ends every session, removes the sockets.
+    pub async fn close(self, reason: &str) {
+        // The sockets go first: whoever comes now starts a new daemon, which waits for our lock to be gone.
+        for path in [self.places.socket(), self.places.bridge_socket()] {
+            if let Err(error) = std::fs::remove_file(&path) {
+                tracing::debug!(%error, path = %path.display(), "a socket was gone already");
+            }
+        }
+        self.daemon.shutdown.cancel();
+        self.daemon.close(reason).await;
+        for server in self.servers {
+            if tokio::time::timeout(DRAIN_TIMEOUT, server).await.is_err() {
+                tracing::debug!("a door did not close in time");
+            }
+        }
+    }
+}
+
+/// Tells whoever started us how it went.
+pub fn say_ready(message: &str) {
+    let mut stdout = io::stdout();
+    // Nobody may be listening any more.
+    let _unheard = stdout.write_all(message.as_bytes()).and_then(|()| stdout.flush());
+}

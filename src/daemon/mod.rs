@@ -1,0 +1,258 @@
+//! The daemon: the one pylair process per user that owns all targets.
+//!
+//! `Daemon` is what the doors hold. `lifecycle` starts and ends it, `bridges` takes over the stdio of MCP clients.
+
+pub mod bridges;
+pub mod lifecycle;
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Instant,
+};
+
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    caller::{self, Ancestor, Caller, DefaultSession, Door, Scope},
+    config::{Config, Places},
+    journal::{self, EventKind, Journal},
+    output::{self, Outputs},
+    probe::link::Probes,
+    session::{self, Parts, Session, Sessions},
+};
+
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Config(#[from] crate::config::Error),
+    #[error(transparent)]
+    Journal(#[from] journal::Error),
+    #[error(transparent)]
+    Outputs(#[from] output::Error),
+    #[error("cannot open our own program `{}`", path.display())]
+    Program { path: PathBuf, source: io::Error },
+}
+
+/// A client whose bridge is or was here, for finding its session from a shell beside it.
+#[derive(Debug, Clone)]
+struct Neighbour {
+    ancestry: Vec<Ancestor>,
+    default_session: DefaultSession,
+    client: String,
+}
+
+/// What the doors share.
+#[derive(Debug)]
+pub struct Daemon {
+    pub config: Config,
+    pub places: Places,
+    pub sessions: Arc<Sessions>,
+    pub journal: Journal,
+    pub shutdown: CancellationToken,
+    owner: Arc<str>,
+    started: Instant,
+    neighbours: Mutex<Vec<Neighbour>>,
+    /// Bridges and requests that keep the daemon from leaving.
+    busy: AtomicUsize,
+    last_busy: Mutex<Instant>,
+    http: Mutex<Option<String>>,
+}
+
+/// The daemon as `get_status` and `pylair doctor` show it.
+#[derive(Debug, Clone, Serialize, serde::Deserialize, schemars::JsonSchema)]
+pub struct DaemonStatus {
+    pub version: String,
+    pub pid: u32,
+    pub uptime_s: u64,
+    pub sessions: usize,
+    pub bridges: usize,
+    pub templates: usize,
+    pub http: Option<String>,
+    pub data: String,
+    pub log: String,
+}
+
+impl Daemon {
+    /// Opens everything but the doors. `program` is the pylair executable.
+    pub async fn open(config: Config, places: Places, program: &Path) -> Result<Arc<Self>, Error> {
+        places.create()?;
+        let opened = Journal::open(places.journal()).await?;
+        if let Some(damaged) = &opened.damaged {
+            tracing::warn!(path = %damaged.display(), "the journal was damaged and moved aside; a new one was started");
+        }
+        let limits = output::Limits { max_output_bytes: config.max_output_bytes, ..output::Limits::default() };
+        let outputs = Outputs::open(places.outputs(), limits)?;
+        let probes = Probes::new(program).map_err(|source| Error::Program { path: program.to_owned(), source })?;
+        let parts = Parts::new(&config, probes, opened.journal.clone(), outputs);
+        let owner: Arc<str> = format!("uid-{}", rustix::process::getuid().as_raw()).into();
+        opened.journal.record(&owner, &"daemon".into(), EventKind::DaemonStarted { version: VERSION.to_owned() });
+        Ok(Arc::new(Self {
+            config,
+            places,
+            sessions: Sessions::new(parts),
+            journal: opened.journal,
+            shutdown: CancellationToken::new(),
+            owner,
+            started: Instant::now(),
+            neighbours: Mutex::default(),
+            busy: AtomicUsize::new(0),
+            last_busy: Mutex::new(Instant::now()),
+            http: Mutex::default(),
+        }))
+    }
+
+    /// The user this daemon belongs to.
+    pub fn owner(&self) -> &Arc<str> {
+        &self.owner
+    }
+
+    pub fn status(&self) -> DaemonStatus {
+        DaemonStatus {
+            version: VERSION.to_owned(),
+            pid: std::process::id(),
+            uptime_s: self.started.elapsed().as_secs(),
+            sessions: self.sessions.count(),
+            bridges: self.busy.load(Ordering::Acquire),
+            templates: self.sessions.parts.probes.templates.count(),
+            http: self.http.lock().expect("no panic while locked").clone(),
+            data: self.places.data.display().to_string(),
+            log: self.places.log().display().to_string(),
+        }
+    }
+
+    pub fn set_http(&self, address: String) {
+        *self.http.lock().expect("no panic while locked") = Some(address);
+    }
+
+    /// Keeps the daemon from leaving until the guard is dropped.
+    pub fn hold(self: &Arc<Self>) -> Hold {
+        self.busy.fetch_add(1, Ordering::AcqRel);
+        Hold { daemon: self.clone() }
+    }
+
+    /// Since when nobody needs the daemon; `None` while somebody does.
+    fn idle_since(&self) -> Option<Instant> {
+        if self.busy.load(Ordering::Acquire) > 0 || self.sessions.count() > 0 {
+            return None;
+        }
+        Some(*self.last_busy.lock().expect("no panic while locked"))
+    }
+
+    /// A client's bridge is here: sessions are found by its process tree from now on.
+    pub fn remember_client(&self, ancestry: Vec<Ancestor>, caller: &Caller) {
+        let mut neighbours = self.neighbours.lock().expect("no panic while locked");
+        neighbours.retain(|known| {
+            // A client whose process is gone cannot be anybody's ancestor.
+            known.default_session != caller.default_session
+                && known.ancestry.iter().skip(1).take(1).all(|parent| {
+                    caller::read_stat(parent.process.pid)
+                        .is_some_and(|(_, _, started)| started == parent.process.started)
+                })
+        });
+        neighbours.push(Neighbour {
+            ancestry,
+            default_session: caller.default_session.clone(),
+            client: caller.client.clone(),
+        });
+    }
+
+    /// The caller behind a process that speaks to our Unix socket: the default session of the client nearest above it.
+    pub async fn caller_of_process(
+        &self,
+        pid: i32,
+        cwd: Option<PathBuf>,
+        env: std::collections::BTreeMap<String, String>,
+    ) -> Result<Caller, session::Error> {
+        let chain = caller::ancestry(pid);
+        let neighbours = self.neighbours.lock().expect("no panic while locked").clone();
+        let mut nearest: Vec<(usize, &Neighbour)> = neighbours
+            .iter()
+            .filter_map(|neighbour| Some((caller::nearest_common(&chain, &neighbour.ancestry)?, neighbour)))
+            .collect();
+        nearest.sort_by_key(|(distance, _)| *distance);
+        let shortest = nearest.first().map(|(distance, _)| *distance);
+        nearest.retain(|(distance, _)| Some(*distance) == shortest);
+        if nearest.len() > 1 {
+            let mut candidates = Vec::new();
+            for (_, neighbour) in &nearest {
+                let session = self.sessions.default_of(&self.owner, &neighbour.default_session).await;
+                let session =
+                    session.map_or_else(|| "no session yet".to_owned(), |session| session.info.name.to_string());
+                candidates.push(format!("{} ({session})", neighbour.client));
+            }
+            return Err(session::Error::Ambiguous { candidates });
+        }
+        let default_session =
+            nearest.first().map_or(DefaultSession::Main, |(_, neighbour)| neighbour.default_session.clone());
+        let client = nearest.first().map_or_else(|| "shell".to_owned(), |(_, neighbour)| neighbour.client.clone());
+        Ok(Caller {
+            owner: self.owner.clone(),
+            client,
+            door: Door::Cli,
+            scopes: vec![Scope::Read, Scope::Run, Scope::Admin],
+            cwd,
+            env: Arc::new(env),
+            default_session,
+        })
+    }
+
+    /// A caller that came in over HTTP with the owner's token.
+    pub fn http_caller(&self, client: String, default_session: DefaultSession) -> Caller {
+        let (home, user) = home_and_user();
+        Caller {
+            owner: self.owner.clone(),
+            client,
+            door: Door::Http,
+            scopes: vec![Scope::Read, Scope::Run, Scope::Admin],
+            cwd: None,
+            env: Arc::new(caller::plain_environment(&home, &user)),
+            default_session,
+        }
+    }
+
+    /// Flushes the journal and ends every session. The doors are closed by now.
+    pub async fn close(&self, reason: &str) {
+        self.sessions.close_all(reason).await;
+        self.journal.record(&self.owner, &"daemon".into(), EventKind::DaemonStopped { reason: reason.to_owned() });
+        if let Err(error) = self.journal.shutdown().await {
+            tracing::warn!(%error, "the journal could not be closed");
+        }
+    }
+
+    pub fn session_of(&self, caller: &Caller, target: &str) -> Result<Session, session::Error> {
+        self.sessions.find(caller, target)
+    }
+}
+
+/// See `Daemon::hold`.
+#[derive(Debug)]
+pub struct Hold {
+    daemon: Arc<Daemon>,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        *self.daemon.last_busy.lock().expect("no panic while locked") = Instant::now();
+        self.daemon.busy.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Home directory and name of the user we run as, from the user database and not from whoever started us.
+fn home_and_user() -> (String, String) {
+    let uid = rustix::process::getuid().as_raw();
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    passwd
+        .lines()
+        .map(|line| line.split(':').collect::<Vec<_>>())
+        .find(|fields| fields.get(2).and_then(|field| field.parse().ok()) == Some(uid))
+        .and_then(|fields| Some(((*fields.get(5)?).to_owned(), (*fields.first()?).to_owned())))
+        .unwrap_or_else(|| ("/".to_owned(), uid.to_string()))
+}

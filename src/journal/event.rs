@@ -1,0 +1,203 @@
+//! What happened: the events of the journal and the bounds on what one of them may carry.
+//! Sessions make them, the store keeps them as JSON, doors show them.
+
+use std::{fmt::Write, sync::Arc};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::output::Stream;
+
+/// The longest code, output or traceback one event carries; the whole output is in the output file.
+pub const MAX_TEXT_BYTES: usize = 64 * 1024;
+/// The longest result one event carries.
+pub const MAX_RESULT_BYTES: usize = 16 * 1024;
+/// The longest name, path or reason one event carries.
+const MAX_LABEL_BYTES: usize = 4 * 1024;
+
+/// One change. In JSON the kind's fields stand beside `seq`, `at`, `owner` and `target`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Grows with every event, also across restarts of the daemon, and is never used twice. It jumps after
+    /// the daemon was killed, past numbers that may have been seen but not saved.
+    pub seq: u64,
+    /// Microsecond resolution.
+    pub at: Timestamp,
+    #[serde(with = "shared_text")]
+    pub owner: Arc<str>,
+    #[serde(with = "shared_text")]
+    pub target: Arc<str>,
+    #[serde(flatten)]
+    pub kind: EventKind,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum EventKind {
+    SessionOpened {
+        name: String,
+        python: String,
+        profile: String,
+        cwd: String,
+    },
+    SessionClosed {
+        reason: String,
+    },
+    SessionRestarted {
+        reason: String,
+    },
+    SessionRolledBack {
+        checkpoint_cell: u64,
+        reason: String,
+    },
+    CellStarted {
+        cell: u64,
+        job: String,
+        /// At most [`MAX_TEXT_BYTES`]; `code_cut` says that there was more.
+        code: String,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        code_cut: bool,
+        client: String,
+    },
+    Output {
+        cell: Option<u64>,
+        stream: Stream,
+        text: String,
+    },
+    CellEnded {
+        cell: u64,
+        job: String,
+        outcome: String,
+        result: Option<String>,
+        error: Option<String>,
+        duration_ms: u64,
+    },
+    CheckpointMade {
+        cell: u64,
+    },
+    CheckpointSkipped {
+        cell: u64,
+        reason: String,
+    },
+    DaemonStarted {
+        version: String,
+    },
+    DaemonStopped {
+        reason: String,
+    },
+    /// Events of this target that were not kept: the writer could not keep up, or, for a follower that
+    /// fell behind what the journal still holds, at most this many were trimmed before it read them.
+    Gap {
+        dropped: u64,
+    },
+}
+
+impl EventKind {
+    /// The value of `kind` in JSON and in the store.
+    pub fn name(&self) -> &'static str {
+        match self {
+            EventKind::SessionOpened { .. } => "session_opened",
+            EventKind::SessionClosed { .. } => "session_closed",
+            EventKind::SessionRestarted { .. } => "session_restarted",
+            EventKind::SessionRolledBack { .. } => "session_rolled_back",
+            EventKind::CellStarted { .. } => "cell_started",
+            EventKind::Output { .. } => "output",
+            EventKind::CellEnded { .. } => "cell_ended",
+            EventKind::CheckpointMade { .. } => "checkpoint_made",
+            EventKind::CheckpointSkipped { .. } => "checkpoint_skipped",
+            EventKind::DaemonStarted { .. } => "daemon_started",
+            EventKind::DaemonStopped { .. } => "daemon_stopped",
+            EventKind::Gap { .. } => "gap",
+        }
+    }
+
+    /// Cuts every text to its bound, saying so.
+    pub(super) fn clip(&mut self) {
+        match self {
+            EventKind::SessionOpened { name, python, profile, cwd } => {
+                for label in [name, python, profile, cwd] {
+                    clip(label, MAX_LABEL_BYTES);
+                }
+            }
+            EventKind::SessionClosed { reason }
+            | EventKind::SessionRestarted { reason }
+            | EventKind::SessionRolledBack { reason, .. }
+            | EventKind::CheckpointSkipped { reason, .. }
+            | EventKind::DaemonStarted { version: reason }
+            | EventKind::DaemonStopped { reason } => clip(reason, MAX_LABEL_BYTES),
+            EventKind::CellStarted { job, code, code_cut, client, .. } => {
+                clip(job, MAX_LABEL_BYTES);
+                clip(client, MAX_LABEL_BYTES);
+                if code.len() > MAX_TEXT_BYTES {
+                    code.truncate(code.floor_char_boundary(MAX_TEXT_BYTES));
+                    code.shrink_to_fit();
+                    *code_cut = true;
+                }
+            }
+            EventKind::Output { text, .. } => clip(text, MAX_TEXT_BYTES),
+            EventKind::CellEnded { job, outcome, result, error, .. } => {
+                clip(job, MAX_LABEL_BYTES);
+                clip(outcome, MAX_LABEL_BYTES);
+                if let Some(result) = result {
+                    clip(result, MAX_RESULT_BYTES);
+                }
+                if let Some(error) = error {
+                    clip(error, MAX_TEXT_BYTES);
+                }
+            }
+            EventKind::CheckpointMade { .. } | EventKind::Gap { .. } => {}
+        }
+    }
+
+    /// About how many bytes this kind holds on the heap.
+    pub(super) fn heap_bytes(&self) -> usize {
+        match self {
+            EventKind::SessionOpened { name, python, profile, cwd } => {
+                name.len() + python.len() + profile.len() + cwd.len()
+            }
+            EventKind::SessionClosed { reason }
+            | EventKind::SessionRestarted { reason }
+            | EventKind::SessionRolledBack { reason, .. }
+            | EventKind::CheckpointSkipped { reason, .. }
+            | EventKind::DaemonStarted { version: reason }
+            | EventKind::DaemonStopped { reason } => reason.len(),
+            EventKind::CellStarted { job, code, client, .. } => job.len() + code.len() + client.len(),
+            EventKind::Output { text, .. } => text.len(),
+            EventKind::CellEnded { job, outcome, result, error, .. } => {
+                job.len()
+                    + outcome.len()
+                    + result.as_ref().map_or(0, String::len)
+                    + error.as_ref().map_or(0, String::len)
+            }
+            EventKind::CheckpointMade { .. } | EventKind::Gap { .. } => 0,
+        }
+    }
+}
+
+fn clip(text: &mut String, max_bytes: usize) {
+    if text.len() <= max_bytes {
+        return;
+    }
+    // Leaves room for the sentence, so that the bound holds for what is stored.
+    let keep = text.floor_char_boundary(max_bytes - 64);
+    let cut = text.len() - keep;
+    text.truncate(keep);
+    // Writing to a string does not fail.
+    _ = write!(text, "… [{cut} bytes cut from this event]");
+    text.shrink_to_fit();
+}
+
+/// `Arc<str>` as a plain string; serde's own impl sits behind a feature nothing else here needs.
+mod shared_text {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(text)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<str>, D::Error> {
+        String::deserialize(deserializer).map(Arc::from)
+    }
+}

@@ -1,0 +1,490 @@
+//! The nursery: a process of one thread that makes confined keepers, and spawns the templates that may enter them.
+//!
+//! Under root it has all it needs. Under anybody else it first moves into a user namespace of its own, where it keeps the two
+//! capabilities that entering a namespace takes, and templates have to be spawned from there to have them too. No request can end
+//! it, and its own end is nobody else's: keepers live until their own sockets are closed.
+
+use super::datagram::{recv_datagram, send_datagram, try_send_datagram};
+use super::keep::{self, Role};
+use super::private_root::{self, Sources};
+use super::{Report, close_all_but, leave, place};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{DumpableBehavior, Gid, Signal, Uid, pidfd_send_signal};
+use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString};
+use std::io::{self, PipeReader, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// The user and group that a session of a daemon under root has inside.
+pub const INNER_ID: u32 = 1000;
+
+const CONTROL: RawFd = 3;
+
+/// How many descriptors a spawned template is given, as 0, 1, 2 and so on.
+const SPAWN_DESCRIPTORS: usize = 5;
+
+const MAX_REQUEST_BYTES: usize = 128 << 10;
+
+/// The second argument of a nursery that has moved into its user namespace.
+const INSIDE: &CStr = c"inside";
+
+/// What entering the namespaces of a keeper takes, who must not be readable to the session below it.
+const KEPT_CAPABILITIES: [CapabilitySet; 2] = [CapabilitySet::SYS_ADMIN, CapabilitySet::SYS_PTRACE];
+
+/// The first thing a nursery says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ready {
+    pub ready: bool,
+    /// Whose sessions these are outside, when that is not for the requests to say: the nursery is not root's.
+    #[serde(default)]
+    pub outer_uid: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub enum Request {
+    Keeper(KeeperRequest),
+    Spawn(SpawnRequest),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeeperRequest {
+    pub id: u64,
+    /// Those that do not exist are left out.
+    #[serde(default)]
+    pub read_only: Vec<PathBuf>,
+    #[serde(default)]
+    pub writable: Vec<PathBuf>,
+    pub tmp_mb: u32,
+    pub network: bool,
+    /// The outer user and group. Needed under root, where it must not be root; without meaning otherwise.
+    #[serde(default)]
+    pub uid: Option<u32>,
+}
+
+/// Comes with the descriptors that become 0, 1, 2, 3 and 4. The environment is exactly `env`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpawnRequest {
+    pub id: u64,
+    pub argv: Vec<String>,
+    pub env: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Reply {
+    /// With the keeper's control socket and its pidfd. Whether it becomes a keeper is said on that socket.
+    Keeper {
+        keeper: u64,
+        pid: i32,
+    },
+    /// With a pidfd.
+    Spawned {
+        spawned: u64,
+        pid: i32,
+    },
+    Failed {
+        failed: u64,
+        error: String,
+    },
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("a nursery under root needs the uid that the session shall have outside, and not 0")]
+    NoUid,
+    #[error("sockets: {0}")]
+    Sockets(#[source] io::Error),
+    #[error("clone: {0}")]
+    Clone(#[source] io::Error),
+    #[error("user and group maps: {0}")]
+    Map(#[source] io::Error),
+    #[error("user and group {INNER_ID}: {0}")]
+    Identity(#[source] rustix::io::Errno),
+    #[error(transparent)]
+    Root(#[from] private_root::Error),
+    #[error("host name: {0}")]
+    HostName(#[source] io::Error),
+    #[error("capabilities: {0}")]
+    Capabilities(#[source] rustix::io::Errno),
+    #[error("a spawn needs {SPAWN_DESCRIPTORS} descriptors, not {0}")]
+    Descriptors(usize),
+    #[error("a spawn needs arguments, and none of its strings may have a NUL")]
+    Arguments,
+    #[error("exec {program}: {source}")]
+    Exec { program: String, source: io::Error },
+}
+
+/// Serves the control socket on descriptor 3 until it is closed.
+pub fn main() -> ! {
+    if std::env::args_os().nth(2).is_some_and(|argument| argument.as_bytes() == INSIDE.to_bytes()) {
+        serve()
+    }
+    start(&[c"pylair", c"__nursery", INSIDE])
+}
+
+/// `inside` is how this program is run again once the user namespace is there.
+fn start(inside: &[&CStr]) -> ! {
+    if rustix::process::geteuid().is_root() {
+        serve()
+    }
+    let error = match move_into_user_namespace() {
+        Ok(()) => {
+            // An exec, because the memory of a process belongs to the user namespace in which it was last executed, and only with
+            // rights over that can a keeper be entered and yet be closed to its session.
+            let failed = execute(c"/proc/self/exe", inside, None);
+            format!("the nursery could not execute itself: {failed}")
+        }
+        Err((step, error)) => refusal(step, &error),
+    };
+    refuse(error)
+}
+
+fn serve() -> ! {
+    // SAFETY: descriptor 3 was given to this process for this.
+    let control = unsafe { OwnedFd::from_raw_fd(CONTROL) };
+    close_all_but(&[CONTROL]);
+    if let Err((step, error)) = try_namespaces() {
+        refuse(refusal(step, &error));
+    }
+    // Nobody waits for the children.
+    // SAFETY: no code of ours is installed as a handler.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+    let _ = rustix::thread::set_name(c"pylair-nursery");
+    let euid = rustix::process::geteuid();
+    let ready = Ready { ready: true, outer_uid: (!euid.is_root()).then_some(euid.as_raw()), error: None };
+    if !say(&control, &ready, &[]) {
+        leave(0);
+    }
+    let mut buffer = vec![0; MAX_REQUEST_BYTES];
+    loop {
+        let (reply, fds) = match recv_datagram(&control, &mut buffer) {
+            Ok(datagram) => answer(datagram.bytes, &datagram.fds),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                (Reply::Failed { failed: 0, error: format!("request: {error}") }, Vec::new())
+            }
+            Err(_) => leave(0),
+        };
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        if !say(&control, &reply, &fds) {
+            leave(0);
+        }
+    }
+}
+
+fn answer(request: &[u8], fds: &[OwnedFd]) -> (Reply, Vec<OwnedFd>) {
+    let request = match serde_json::from_slice(request) {
+        Ok(request) => request,
+        Err(error) => {
+            let id = serde_json::from_slice::<serde_json::Value>(request).ok().and_then(|value| value["id"].as_u64());
+            return (Reply::Failed { failed: id.unwrap_or(0), error: format!("request: {error}") }, Vec::new());
+        }
+    };
+    let (id, done) = match request {
+        Request::Keeper(request) => {
+            let made = make_keeper(&request)
+                .map(|(pid, control, pidfd)| (Reply::Keeper { keeper: request.id, pid }, vec![control, pidfd]));
+            (request.id, made)
+        }
+        Request::Spawn(request) => {
+            let spawned =
+                spawn(&request, fds).map(|(pid, pidfd)| (Reply::Spawned { spawned: request.id, pid }, vec![pidfd]));
+            (request.id, spawned)
+        }
+    };
+    done.unwrap_or_else(|error| (Reply::Failed { failed: id, error: error.to_string() }, Vec::new()))
+}
+
+/// Says it, or finds that there is nobody to say it to.
+fn say(control: &OwnedFd, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> bool {
+    serde_json::to_vec(message).is_ok_and(|bytes| send_datagram(control, &bytes, fds).is_ok())
+}
+
+fn refuse(error: String) -> ! {
+    // SAFETY: descriptor 3 was given to this process for this, and whoever else owned it here is not coming back.
+    let control = unsafe { BorrowedFd::borrow_raw(CONTROL) };
+    let ready = Ready { ready: false, outer_uid: None, error: Some(error) };
+    if let Ok(bytes) = serde_json::to_vec(&ready) {
+        // There may be nobody left to tell.
+        let _ = send_datagram(control, &bytes, &[]);
+    }
+    leave(1)
+}
+
+fn make_keeper(request: &KeeperRequest) -> Result<(i32, OwnedFd, OwnedFd), Error> {
+    let outer = match (rustix::process::geteuid().is_root(), request.uid) {
+        (true, None | Some(0)) => return Err(Error::NoUid),
+        (true, Some(uid)) => Some(uid),
+        (false, _) => None,
+    };
+    // Whoever may enter a keeper that is closed to its own user. Root lacks this right in some containers.
+    let closed =
+        rustix::thread::capabilities(None).is_ok_and(|held| held.effective.contains(CapabilitySet::SYS_PTRACE));
+    let (control, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map_err(|error| Error::Sockets(error.into()))?;
+    let (gate, mut opener) = io::pipe().map_err(Error::Sockets)?;
+
+    let Some((pid, pidfd)) = clone(namespaces(request.network)).map_err(Error::Clone)? else {
+        become_keeper(request, outer.is_some(), closed, theirs, gate)
+    };
+    let opened = write_maps(&pid.to_string(), outer)
+        .map_err(Error::Map)
+        .and_then(|()| opener.write_all(b"x").map_err(Error::Sockets));
+    if let Err(error) = opened {
+        // It waits at the gate; if it is dead already, so much the better.
+        let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+        return Err(error);
+    }
+    Ok((pid, control, pidfd))
+}
+
+/// Lets the user namespace of a process know one user and one group: `outer` as [`INNER_ID`], or ours as themselves.
+fn write_maps(process: &str, outer: Option<u32>) -> io::Result<()> {
+    let write = |file: &str, text: String| std::fs::write(format!("/proc/{process}/{file}"), text);
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    if let Some(outer) = outer {
+        write("uid_map", format!("{INNER_ID} {outer} 1"))?;
+        write("gid_map", format!("{INNER_ID} {outer} 1"))
+    } else {
+        // Somebody who is not root may only map groups where they cannot be given up any more.
+        write("setgroups", "deny".to_owned())?;
+        write("uid_map", format!("{uid} {uid} 1"))?;
+        write("gid_map", format!("{gid} {gid} 1"))
+    }
+}
+
+fn namespaces(network: bool) -> libc::c_int {
+    let all = libc::CLONE_NEWUSER
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWNS
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUTS
+        | libc::CLONE_NEWNET;
+    if network { all & !libc::CLONE_NEWNET } else { all }
+}
+
+/// In the child: pid 1 of the new namespaces, with all rights in them and none elsewhere.
+fn become_keeper(request: &KeeperRequest, change_ids: bool, closed: bool, control: OwnedFd, mut gate: PipeReader) -> ! {
+    close_all_but(&[control.as_raw_fd(), gate.as_raw_fd()]);
+    // Closed without a word when the maps could not be written.
+    if gate.read_exact(&mut [0]).is_err() {
+        leave(1);
+    }
+    match confine(request, change_ids, closed) {
+        Ok(ruleset) => keep::keep(control, Role::PidOne, ruleset),
+        Err(error) => {
+            // There may be nobody left to tell.
+            let _ = try_send_datagram(&control, Report::Failed(error.to_string()).encode().as_bytes(), &[]);
+            leave(1)
+        }
+    }
+}
+
+fn confine(request: &KeeperRequest, change_ids: bool, closed: bool) -> Result<Option<OwnedFd>, Error> {
+    // While the user is still root, who may search its own home, but already in the new mount namespace, because nothing else can be
+    // bound there.
+    let sources = Sources::open(&request.read_only, &request.writable)?;
+    if change_ids {
+        let (uid, gid) = (Uid::from_raw(INNER_ID), Gid::from_raw(INNER_ID));
+        // In a namespace that knows no user 0 the capabilities survive this.
+        rustix::thread::set_thread_groups(&[])
+            .and_then(|()| rustix::thread::set_thread_res_gid(gid, gid, gid))
+            .and_then(|()| rustix::thread::set_thread_res_uid(uid, uid, uid))
+            .map_err(Error::Identity)?;
+    }
+    sources.build(request.tmp_mb)?;
+    set_host_name("pylair").map_err(Error::HostName)?;
+    let ruleset = private_root::landlock_ruleset(&request.read_only, &request.writable, request.network)?;
+    give_up_capabilities().map_err(Error::Capabilities)?;
+    // The session has the same user, and must not get at our memory and descriptors.
+    let dumpable = if closed { DumpableBehavior::NotDumpable } else { DumpableBehavior::Dumpable };
+    rustix::process::set_dumpable_behavior(dumpable).map_err(Error::Capabilities)?;
+    Ok(ruleset)
+}
+
+fn give_up_capabilities() -> rustix::io::Result<()> {
+    rustix::thread::set_no_new_privs(true)?;
+    for number in 0..u64::BITS {
+        // The first number that the kernel does not know.
+        if rustix::thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)).is_err() {
+            break;
+        }
+    }
+    rustix::thread::clear_ambient_capability_set()?;
+    let none = CapabilitySet::empty();
+    rustix::thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
+}
+
+fn spawn(request: &SpawnRequest, fds: &[OwnedFd]) -> Result<(i32, OwnedFd), Error> {
+    if fds.len() != SPAWN_DESCRIPTORS {
+        return Err(Error::Descriptors(fds.len()));
+    }
+    let text = |text: String| CString::new(text).map_err(|_| Error::Arguments);
+    let argv = request.argv.iter().map(|word| text(word.clone())).collect::<Result<Vec<_>, _>>()?;
+    let env = request.env.iter().map(|(name, value)| text(format!("{name}={value}"))).collect::<Result<Vec<_>, _>>()?;
+    let program = argv.first().ok_or(Error::Arguments)?;
+    let (mut failure, low) = io::pipe().map_err(Error::Sockets)?;
+    let teller = move_up(&low).map_err(Error::Sockets)?;
+    drop(low);
+
+    let Some((pid, pidfd)) = clone(0).map_err(Error::Clone)? else {
+        let error = become_program(program, &argv, &env, fds, &teller);
+        let _ = rustix::io::write(&teller, &error.raw_os_error().unwrap_or(libc::EIO).to_ne_bytes());
+        leave(127)
+    };
+    drop(teller);
+    let mut errno = [0; 4];
+    match failure.read_exact(&mut errno) {
+        // Closed by the exec.
+        Err(_) => Ok((pid, pidfd)),
+        Ok(()) => Err(Error::Exec {
+            program: request.argv[0].clone(),
+            source: io::Error::from_raw_os_error(i32::from_ne_bytes(errno)),
+        }),
+    }
+}
+
+/// In the child. Returns only what went wrong.
+fn become_program(program: &CStr, argv: &[CString], env: &[CString], fds: &[OwnedFd], teller: &OwnedFd) -> io::Error {
+    reset_signals();
+    // It fails when this is a group's leader already, which is as good.
+    let _ = rustix::process::setsid();
+    let placed = fds
+        .iter()
+        .map(move_up)
+        .collect::<io::Result<Vec<_>>>()
+        .and_then(|fds| (0..).zip(&fds).try_for_each(|(at, fd)| place(fd.as_raw_fd(), at)));
+    if let Err(error) = placed {
+        return error;
+    }
+    close_all_but(&[3, 4, teller.as_raw_fd()]);
+    let argv: Vec<_> = argv.iter().map(CString::as_c_str).collect();
+    let env: Vec<_> = env.iter().map(CString::as_c_str).collect();
+    execute(program, &argv, Some(&env))
+}
+
+/// A copy out of the way of those that are about to be placed.
+fn move_up(fd: impl AsFd) -> io::Result<OwnedFd> {
+    let above = RawFd::try_from(SPAWN_DESCRIPTORS).map_err(io::Error::other)?;
+    Ok(rustix::io::fcntl_dupfd_cloexec(fd, above)?)
+}
+
+/// Moves into a user namespace that knows our own user only, keeping for what is executed what entering others takes.
+fn move_into_user_namespace() -> Result<(), (&'static str, io::Error)> {
+    // SAFETY: descriptors stay shared with nobody.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER) }
+        .map_err(|error| ("making a user namespace", error.into()))?;
+    write_maps("self", None).map_err(|error| ("mapping the user into its namespace", error))?;
+    let keep = || {
+        let held = rustix::thread::capabilities(None)?;
+        let inheritable = KEPT_CAPABILITIES.into_iter().collect();
+        rustix::thread::set_capabilities(None, CapabilitySets { inheritable, ..held })?;
+        KEPT_CAPABILITIES
+            .into_iter()
+            .try_for_each(|capability| rustix::thread::configure_capability_in_ambient_set(capability, true))
+    };
+    keep().map_err(|error| ("keeping capabilities in the user namespace", error.into()))
+}
+
+/// Tries what every keeper needs first, so that a system that forbids it is found out before there is a session.
+fn try_namespaces() -> Result<(), (&'static str, io::Error)> {
+    let Some((pid, _pidfd)) = clone(namespaces(false)).map_err(|error| ("making namespaces", error))? else {
+        let errno =
+            private_root::detach_from_host().map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |()| 0);
+        leave(errno)
+    };
+    let mut status = 0;
+    // SAFETY: the status is written during the call.
+    let ended = unsafe { libc::waitpid(pid, &raw mut status, 0) };
+    match (ended, libc::WIFEXITED(status), libc::WEXITSTATUS(status)) {
+        (-1, ..) => Err(("making namespaces", io::Error::last_os_error())),
+        (_, true, 0) => Ok(()),
+        (_, true, errno) => Err(("mounting in a namespace", io::Error::from_raw_os_error(errno))),
+        _ => Err(("making namespaces", io::ErrorKind::Interrupted.into())),
+    }
+}
+
+/// What failed, and what to do about it as far as the system tells.
+fn refusal(step: &str, error: &io::Error) -> String {
+    let setting = |name: &str| {
+        std::fs::read_to_string(format!("/proc/sys/{}", name.replace('.', "/")))
+            .ok()
+            .map(|value| value.trim().to_owned())
+    };
+    let is = |name: &str, value: &str| setting(name).as_deref() == Some(value);
+    let remedy = if is("user.max_user_namespaces", "0") || error.raw_os_error() == Some(libc::ENOSPC) {
+        "run `sudo sysctl user.max_user_namespaces=15000`"
+    } else if is("kernel.unprivileged_userns_clone", "0") {
+        "run `sudo sysctl kernel.unprivileged_userns_clone=1`"
+    } else if is("kernel.apparmor_restrict_unprivileged_userns", "1") {
+        "run `sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0`, or give pylair an AppArmor profile with `userns,`"
+    } else if error.raw_os_error() == Some(libc::EINVAL) {
+        "use a kernel with CONFIG_USER_NS"
+    } else {
+        "if this is a container, run it with a seccomp profile that allows unshare and mount \
+         (Docker: --security-opt seccomp=unconfined --security-opt apparmor=unconfined)"
+    };
+    format!("{step} was refused: {error}. To confine sessions, {remedy}.")
+}
+
+/// `fork` with flags. The child gets `None`; the parent the child's pid and a pidfd of it, however soon it ends.
+fn clone(flags: libc::c_int) -> io::Result<Option<(i32, OwnedFd)>> {
+    let mut pidfd: RawFd = -1;
+    let flags = flags | libc::CLONE_PIDFD | libc::SIGCHLD;
+    let nothing: usize = 0;
+    // SAFETY: without CLONE_VM it is a fork: this process has one thread, so the copy is whole. The order of the last two arguments
+    // depends on the architecture, and both are nothing.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, nothing, &raw mut pidfd, nothing, nothing) };
+    match i32::try_from(pid) {
+        Ok(0) => Ok(None),
+        // SAFETY: the descriptor was made for us by the call.
+        Ok(pid) if pid > 0 => Ok(Some((pid, unsafe { OwnedFd::from_raw_fd(pidfd) }))),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Returns only what went wrong. Without `env` the environment stays.
+fn execute(program: &CStr, argv: &[&CStr], env: Option<&[&CStr]>) -> io::Error {
+    let pointers = |words: &[&CStr]| -> Vec<_> {
+        words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect::<Vec<_>>()
+    };
+    let argv = pointers(argv);
+    // SAFETY: both are lists of strings that end with a null and live until the call returns, if it does.
+    unsafe {
+        match env.map(pointers) {
+            Some(env) => libc::execve(program.as_ptr(), argv.as_ptr(), env.as_ptr()),
+            None => libc::execv(program.as_ptr(), argv.as_ptr()),
+        };
+    }
+    io::Error::last_os_error()
+}
+
+/// To what a program expects: what is ignored and blocked here stays so in what is executed.
+fn reset_signals() {
+    let mut none = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the set is emptied before it is read, and no code of ours is installed as a handler.
+    unsafe {
+        libc::sigemptyset(none.as_mut_ptr());
+        libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut());
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+    }
+}
+
+fn set_host_name(name: &str) -> io::Result<()> {
+    // SAFETY: the name is read during the call.
+    if unsafe { libc::sethostname(name.as_ptr().cast(), name.len()) } == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests;

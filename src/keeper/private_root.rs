@@ -1,0 +1,427 @@
+//! The file system a confined session sees: what it may read, bound read-only below a private tmpfs, and its own `/tmp`.
+//!
+//! Runs in the keeper-to-be, in its new mount namespace, in two steps with the change of user between them: as root the sources may
+//! lie below a home that only root may search, so they are opened first. The same list then makes the Landlock ruleset.
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr, Scope, path_beneath_rules,
+};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+/// What every Python needs of the system. Those that do not exist are left out, symlinks stay symlinks.
+const SYSTEM: &[&str] = &[
+    "/bin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/nix/store",
+    "/opt",
+    "/sbin",
+    // How many processors there are, and which: OpenBLAS looks here.
+    "/sys/devices/system",
+    "/usr",
+];
+
+/// The harmless part of `/etc`. The rest holds what administrators forget to protect.
+const ETC: &[&str] = &[
+    "/etc/alternatives",
+    "/etc/ca-certificates",
+    "/etc/crypto-policies",
+    "/etc/debian_version",
+    "/etc/fonts",
+    "/etc/gai.conf",
+    "/etc/group",
+    "/etc/host.conf",
+    "/etc/hosts",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/locale.alias",
+    "/etc/localtime",
+    "/etc/machine-info",
+    "/etc/magic",
+    "/etc/mime.types",
+    "/etc/nsswitch.conf",
+    "/etc/os-release",
+    "/etc/passwd",
+    "/etc/pki/ca-trust",
+    "/etc/pki/tls",
+    "/etc/protocols",
+    "/etc/resolv.conf",
+    "/etc/services",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/etc/terminfo",
+    "/etc/timezone",
+];
+
+const DEVICES: &[&str] = &["/dev/full", "/dev/null", "/dev/random", "/dev/urandom", "/dev/zero"];
+
+/// Written and executed freely, out of one budget.
+const SCRATCH: &[&str] = &["/dev/shm", "/tmp"];
+
+/// Where the new root is put together. Nothing is looked up by path below it any more, so it may hide a source.
+const WORKBENCHES: &[&str] = &["/tmp", "/mnt", "/run", "/usr"];
+
+/// Enough for as many small files as fit, but not for filling the kernel's memory with empty ones.
+const INODES_PER_MB: u64 = 512;
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    #[error("path {}: it has to be absolute and something below /", path.display())]
+    Unfit { path: PathBuf },
+    #[error("open {}: {source}", path.display())]
+    Open { path: PathBuf, source: io::Error },
+    #[error("bind {}: {source}", path.display())]
+    Bind { path: PathBuf, source: io::Error },
+    #[error("make {}: {source}", path.display())]
+    Make { path: PathBuf, source: io::Error },
+    #[error("mount {what}: {source}")]
+    Mount { what: &'static str, source: io::Error },
+    #[error(
+        "mount /proc: {source} (a container hides parts of /proc; with Docker, run it with --security-opt systempaths=unconfined)"
+    )]
+    Proc { source: io::Error },
+    #[error("landlock: {0}")]
+    Landlock(#[from] landlock::RulesetError),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Use {
+    Writable,
+    Device,
+    ReadOnly,
+}
+
+enum Content {
+    Directory(OwnedFd),
+    File(OwnedFd),
+    Symlink(PathBuf),
+}
+
+struct Source {
+    path: PathBuf,
+    content: Content,
+    used: Use,
+}
+
+/// Everything that is going to be visible, opened, parents before children.
+pub(super) struct Sources(Vec<Source>);
+
+impl Sources {
+    /// A path of `read_only` that does not exist is left out.
+    pub fn open(read_only: &[PathBuf], writable: &[PathBuf]) -> Result<Self, Error> {
+        let mut sources: Vec<_> = SYSTEM.iter().chain(ETC).filter_map(|path| open_as_is(Path::new(path))).collect();
+        for path in DEVICES {
+            sources.extend(open_at(Path::new(path), Path::new(path), Use::Device).ok());
+        }
+        for (paths, used) in [(read_only, Use::ReadOnly), (writable, Use::Writable)] {
+            for path in paths {
+                match open_everywhere(path, used) {
+                    Ok(found) => sources.extend(found),
+                    Err(Error::Open { source, .. }) if used == Use::ReadOnly && is_missing(&source) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        // Children on top of their parents, so that a read-only directory can lie in a writable one; of two uses of one path the
+        // writable comes first and stays.
+        sources.sort_by(|a, b| (&a.path, a.used).cmp(&(&b.path, b.used)));
+        sources.dedup_by(|later, earlier| later.path == earlier.path);
+        Ok(Self(sources))
+    }
+
+    /// Makes the new root and moves into it. The sources are closed.
+    pub fn build(self, tmp_mb: u32) -> Result<(), Error> {
+        detach_from_host().map_err(|source| Error::Mount { what: "/", source })?;
+        let workbench = WORKBENCHES.iter().find(|path| Path::new(path).is_dir()).unwrap_or(&"/tmp");
+        let options = format!("size={tmp_mb}m,nr_inodes={},mode=755", u64::from(tmp_mb) * INODES_PER_MB + 1024);
+        mount(Some("tmpfs"), workbench, Some("tmpfs"), libc::MS_NOSUID | libc::MS_NODEV, Some(&options))
+            .map_err(|source| Error::Mount { what: "tmpfs", source })?;
+        let root = Root::open(workbench)?;
+
+        for path in SCRATCH {
+            let directory = root.make_directory(Path::new(path), Mode::from_raw_mode(0o1777))?;
+            root.bind(&directory, Path::new(path), Use::Writable)?;
+        }
+        let mut bound: Vec<(PathBuf, Use)> = Vec::new();
+        for Source { path, content, used } in self.0 {
+            let covered =
+                bound.iter().rev().find(|(parent, _)| path.starts_with(parent)).is_some_and(|(_, same)| *same == used);
+            if covered && root.find(&path).is_ok() {
+                continue;
+            }
+            match content {
+                Content::Symlink(target) => {
+                    root.make_symlink(&target, &path)?;
+                    continue;
+                }
+                Content::Directory(source) => {
+                    root.make_directory(&path, Mode::from_raw_mode(0o755))?;
+                    root.bind(&source, &path, used)?;
+                }
+                Content::File(source) => {
+                    root.make_file(&path)?;
+                    root.bind(&source, &path, used)?;
+                }
+            }
+            bound.push((path, used));
+        }
+        for (name, target) in [("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")] {
+            root.make_symlink(Path::new(&format!("/proc/self/fd{target}")), &Path::new("/dev").join(name))?;
+        }
+        root.make_directory(Path::new("/proc"), Mode::from_raw_mode(0o755))?;
+        mount(
+            Some("proc"),
+            &format!("{workbench}/proc"),
+            Some("proc"),
+            libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC,
+            None,
+        )
+        .map_err(|source| Error::Proc { source })?;
+        root.enter()
+    }
+}
+
+/// The rules for what [`Sources::build`] made, or `None` where the kernel has no Landlock.
+pub(super) fn landlock_ruleset(
+    read_only: &[PathBuf],
+    writable: &[PathBuf],
+    network: bool,
+) -> Result<Option<OwnedFd>, Error> {
+    // The crate leaves out what the running kernel does not know.
+    let abi = ABI::V9;
+    let everything = AccessFs::from_all(abi);
+    let reading = AccessFs::ReadFile | AccessFs::ReadDir;
+    let device: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
+    let mut ruleset = Ruleset::default().handle_access(everything)?;
+    if !network {
+        ruleset = ruleset.handle_access(AccessNet::from_all(abi))?;
+    }
+    let ruleset = ruleset
+        .scope(Scope::from_all(abi))?
+        .create()?
+        // Without it not even the path to somewhere can be listed.
+        .add_rules(path_beneath_rules(["/"], AccessFs::ReadDir))?
+        .add_rules(path_beneath_rules(["/proc", "/dev"], reading))?
+        .add_rules(path_beneath_rules(SYSTEM.iter().chain(ETC), reading | AccessFs::Execute))?
+        .add_rules(path_beneath_rules(read_only, reading | AccessFs::Execute))?
+        .add_rules(path_beneath_rules(DEVICES, device))?
+        .add_rules(path_beneath_rules(SCRATCH, everything))?
+        .add_rules(path_beneath_rules(writable, everything))?;
+    Ok(ruleset.into())
+}
+
+/// Keeps what is mounted here from showing up anywhere else, and the other way round.
+pub(super) fn detach_from_host() -> io::Result<()> {
+    mount(None, "/", None, libc::MS_REC | libc::MS_PRIVATE, None)
+}
+
+/// A part of the system, or nothing when this system has no such thing.
+fn open_as_is(path: &Path) -> Option<Source> {
+    match std::fs::read_link(path) {
+        // The files in /etc point anywhere, even to /run, so what they point to is bound in their place.
+        Ok(target) if path.parent() == Some(Path::new("/")) => {
+            Some(Source { path: path.to_owned(), content: Content::Symlink(target), used: Use::ReadOnly })
+        }
+        _ => open_at(path, path, Use::ReadOnly).ok(),
+    }
+}
+
+/// A path somebody asked for: visible where it really is, and under the name it was asked for by.
+fn open_everywhere(path: &Path, used: Use) -> Result<Vec<Source>, Error> {
+    let unfit = || Error::Unfit { path: path.to_owned() };
+    if !path.is_absolute() || path.components().any(|part| part == Component::ParentDir) {
+        return Err(unfit());
+    }
+    let real = path.canonicalize().map_err(|source| Error::Open { path: path.to_owned(), source })?;
+    if real.parent().is_none() || real.starts_with("/proc") {
+        return Err(unfit());
+    }
+    let mut sources = vec![open_at(&real, &real, used)?];
+    if path != real {
+        sources.push(open_at(&real, path, used)?);
+    }
+    Ok(sources)
+}
+
+fn open_at(source: &Path, path: &Path, used: Use) -> Result<Source, Error> {
+    let failed = |error: rustix::io::Errno| Error::Open { path: source.to_owned(), source: error.into() };
+    let fd = rustix::fs::open(source, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
+    let mode = rustix::fs::fstat(&fd).map_err(failed)?.st_mode;
+    let content = match FileType::from_raw_mode(mode) {
+        FileType::Directory => Content::Directory(fd),
+        _ => Content::File(fd),
+    };
+    Ok(Source { path: path.components().collect(), content, used })
+}
+
+/// The root to be. Paths are looked up as if it were the root already: a symlink in it must not lead to the old one.
+struct Root(OwnedFd);
+
+impl Root {
+    fn open(path: &str) -> Result<Self, Error> {
+        rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map(Self)
+            .map_err(|error| Error::Open { path: path.into(), source: error.into() })
+    }
+
+    fn find(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        rustix::fs::openat2(&self.0, path, flags, Mode::empty(), ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)
+    }
+
+    fn make_directory(&self, path: &Path, mode: Mode) -> Result<OwnedFd, Error> {
+        let made = || {
+            match self.find(path) {
+                Err(rustix::io::Errno::NOENT) => {}
+                found => return found,
+            }
+            let parent = self.make_parent(path)?;
+            rustix::fs::mkdirat(&parent, name_of(path), mode)?;
+            // The umask took some of it away.
+            rustix::fs::chmodat(&parent, name_of(path), mode, AtFlags::empty())?;
+            self.find(path)
+        };
+        made().map_err(|error| Error::Make { path: path.to_owned(), source: error.into() })
+    }
+
+    fn make_parent(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
+        let parent = path.parent().unwrap_or(path);
+        self.make_directory(parent, Mode::from_raw_mode(0o755)).map_err(|error| match error {
+            Error::Make { source, .. } => rustix::io::Errno::from_io_error(&source).unwrap_or(rustix::io::Errno::IO),
+            _ => rustix::io::Errno::IO,
+        })
+    }
+
+    fn make_file(&self, path: &Path) -> Result<(), Error> {
+        let made = || {
+            if self.find(path).is_ok() {
+                return Ok(());
+            }
+            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+            rustix::fs::openat(self.make_parent(path)?, name_of(path), flags, Mode::from_raw_mode(0o644)).map(drop)
+        };
+        made().map_err(|error| Error::Make { path: path.to_owned(), source: error.into() })
+    }
+
+    fn make_symlink(&self, target: &Path, path: &Path) -> Result<(), Error> {
+        self.make_parent(path)
+            .and_then(|parent| rustix::fs::symlinkat(target, parent, name_of(path)))
+            .map_err(|error| Error::Make { path: path.to_owned(), source: error.into() })
+    }
+
+    /// Lets `source`, with all that is mounted below it, appear at a path that exists.
+    fn bind(&self, source: &OwnedFd, path: &Path, used: Use) -> Result<(), Error> {
+        let mut attributes = libc::MOUNT_ATTR_NOSUID;
+        match used {
+            Use::ReadOnly => attributes |= libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NODEV,
+            Use::Writable => attributes |= libc::MOUNT_ATTR_NODEV,
+            Use::Device => attributes |= libc::MOUNT_ATTR_NOEXEC,
+        }
+        let bound = || {
+            let tree = clone_tree(source.as_fd())?;
+            set_attributes(tree.as_fd(), attributes, libc::AT_RECURSIVE)?;
+            move_mount(tree.as_fd(), self.find(path)?.as_fd())
+        };
+        bound().map_err(|source| Error::Bind { path: path.to_owned(), source })
+    }
+
+    fn enter(self) -> Result<(), Error> {
+        let entered = || {
+            rustix::process::fchdir(&self.0)?;
+            // The old root ends up on top of the new one, from where it is taken off.
+            rustix::process::pivot_root(".", ".")?;
+            detach(".")?;
+            rustix::process::chdir("/")?;
+            // Only this mount: those on it have flags of their own.
+            let root = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+            set_attributes(root.as_fd(), libc::MOUNT_ATTR_RDONLY, 0)
+        };
+        entered().map_err(|source| Error::Mount { what: "the new root", source })
+    }
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    // `sys.path` has entries in zip files, too.
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+fn name_of(path: &Path) -> &Path {
+    path.file_name().map_or(path, Path::new)
+}
+
+fn c_string(text: &[u8]) -> io::Result<CString> {
+    CString::new(text).map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+fn mount(
+    source: Option<&str>,
+    target: &str,
+    kind: Option<&str>,
+    flags: libc::c_ulong,
+    options: Option<&str>,
+) -> io::Result<()> {
+    let text = |text: Option<&str>| text.map(|text| c_string(text.as_bytes())).transpose();
+    let (source, kind, options) = (text(source)?, text(kind)?, text(options)?);
+    let target = c_string(target.as_bytes())?;
+    let pointer = |text: &Option<CString>| text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr());
+    // SAFETY: the strings live until the call returns.
+    check(unsafe {
+        libc::mount(pointer(&source), target.as_ptr(), pointer(&kind), flags, pointer(&options).cast()).into()
+    })
+    .map(drop)
+}
+
+fn detach(path: &str) -> io::Result<()> {
+    let path = c_string(path.as_bytes())?;
+    // SAFETY: the string lives until the call returns.
+    check(unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH).into() }).map(drop)
+}
+
+fn clone_tree(source: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags =
+        libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | libc::AT_RECURSIVE as u32 | libc::AT_EMPTY_PATH as u32;
+    // SAFETY: the descriptor that comes back is nobody else's.
+    unsafe {
+        let fd = check(libc::syscall(libc::SYS_open_tree, source.as_raw_fd(), c"".as_ptr(), flags))?;
+        Ok(OwnedFd::from_raw_fd(i32::try_from(fd).map_err(io::Error::other)?))
+    }
+}
+
+fn set_attributes(tree: BorrowedFd<'_>, attributes: u64, flags: libc::c_int) -> io::Result<()> {
+    let change = libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    let flags = flags | libc::AT_EMPTY_PATH;
+    // SAFETY: the structure is read during the call.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            &raw const change,
+            size_of_val(&change),
+        )
+    })
+    .map(drop)
+}
+
+fn move_mount(tree: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = libc::MOVE_MOUNT_F_EMPTY_PATH | libc::MOVE_MOUNT_T_EMPTY_PATH;
+    // SAFETY: no memory but the empty paths is involved.
+    check(unsafe {
+        let empty = c"".as_ptr();
+        libc::syscall(libc::SYS_move_mount, tree.as_raw_fd(), empty, target.as_raw_fd(), empty, flags)
+    })
+    .map(drop)
+}
+
+fn check(result: libc::c_long) -> io::Result<libc::c_long> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}

@@ -1,0 +1,29 @@
+//! pylair: live Python for AI agents and the people beside them. The map, in the order data flows:
+//!
+//! - [`cli`], [`config`], [`commands`]: the command line, settings, one function per subcommand
+//! - [`bridge`]: how an MCP client's stdio reaches the daemon, and what survives its death
+//! - [`mcp`], [`web`]: the two doors
+//! - [`daemon`]: what the doors share, and its life
+//! - [`caller`]: who asks
+//! - [`session`]: interpreters we own
+//! - [`output`], [`journal`]: what cells printed, what happened
+//! - [`python`]: finding interpreters
+//! - [`probe`]: the Rust end of the wire: templates, links, frames
+//! - [`descriptor`]: descriptors the runtime waits on
+//! - [`keeper`]: the process above each session, and confinement
+
+pub mod bridge;
+pub mod caller;
+pub mod cli;
+pub mod commands;
+pub mod config;
+pub mod daemon;
+pub mod descriptor;
+pub mod journal;
+pub mod keeper;
+pub mod mcp;
+pub mod output;
+pub mod probe;
+pub mod python;
+pub mod session;
+pub mod web;

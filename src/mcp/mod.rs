@@ -1,0 +1,7 @@
+//! Door 1: the Model Context Protocol. The only code that knows MCP or JSON-RPC.
+
+pub mod http;
+pub mod render;
+pub mod server;
+pub mod stdio;
+pub mod tools;

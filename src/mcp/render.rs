@@ -1,0 +1,154 @@
+//! Core results to content blocks: readable text for a model, or the structured form when it asks for that.
+
+use std::fmt::Write;
+
+use rmcp::model::{CallToolResult, ContentBlock};
+use serde::Serialize;
+
+use crate::session::{Outcome, Report};
+
+/// An execution as text a model reads: what was printed, the value, the traceback, one line of facts, notes.
+pub fn report_text(report: &Report) -> String {
+    let mut text = String::with_capacity(report.merged.len() + 256);
+    if let Some(late) = &report.late_output {
+        let _infallible = writeln!(text, "[late output, printed after cell {} had ended]", report.late_after());
+        push_block(&mut text, late);
+        text.push_str("[output of this cell]\n");
+    }
+    push_block(&mut text, &report.merged);
+    if let Some(result) = &report.result {
+        let _infallible = write!(text, "Out[{}]: ", report.cell);
+        push_block(&mut text, result);
+    }
+    if let Some(error) = &report.error {
+        if error.traceback.is_empty() || report.outcome == Outcome::Died {
+            push_block(&mut text, &format!("{}: {}", error.kind, error.message));
+        }
+        push_block(&mut text, &error.traceback);
+    }
+    let _infallible = write!(
+        text,
+        "[cell {}: {}, session {}, {}",
+        report.cell,
+        report.outcome.as_str(),
+        report.session,
+        duration_text(report.duration_ms)
+    );
+    for (label, names) in
+        [("new", &report.variables.new), ("changed", &report.variables.changed), ("removed", &report.variables.removed)]
+    {
+        if !names.is_empty() {
+            const SHOWN: usize = 12;
+            let _infallible =
+                write!(text, ", {label}: {}", names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(" "));
+            if names.len() > SHOWN {
+                let _infallible = write!(text, " and {} more", names.len() - SHOWN);
+            }
+        }
+    }
+    text.push(']');
+    if report.outcome == Outcome::Running {
+        let _infallible = write!(
+            text,
+            "\nStill running as job {}. Go on with get_job(job=\"{}\"), or stop it with interrupt.",
+            report.job, report.job
+        );
+    }
+    for note in &report.notes {
+        let _infallible = write!(text, "\nNote: {note}.");
+    }
+    text
+}
+
+fn push_block(text: &mut String, block: &str) {
+    if block.is_empty() {
+        return;
+    }
+    text.push_str(block);
+    if !block.ends_with('\n') {
+        text.push('\n');
+    }
+}
+
+fn duration_text(milliseconds: f64) -> String {
+    if milliseconds < 10.0 {
+        format!("{milliseconds:.2} ms")
+    } else if milliseconds < 10_000.0 {
+        format!("{milliseconds:.0} ms")
+    } else {
+        format!("{:.1} s", milliseconds / 1000.0)
+    }
+}
+
+/// An execution in the form the caller asked for.
+pub fn report(report: &Report, structured: bool) -> CallToolResult {
+    if structured {
+        return data(report, None);
+    }
+    CallToolResult::success(vec![ContentBlock::text(report_text(report))])
+}
+
+/// A data tool's answer: structured, with the same as text for clients that read only that.
+pub fn data<T: Serialize>(value: &T, text: Option<String>) -> CallToolResult {
+    let value = serde_json::to_value(value).unwrap_or_default();
+    let text = text.unwrap_or_else(|| serde_json::to_string_pretty(&value).unwrap_or_default());
+    let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
+    result.structured_content = Some(value);
+    result
+}
+
+/// A thing pylair could not do.
+pub fn error(kind: &str, message: &str, hint: &str) -> CallToolResult {
+    let mut result = CallToolResult::error(vec![ContentBlock::text(format!("{kind}: {message}\nHint: {hint}"))]);
+    result.structured_content = Some(serde_json::json!({"kind": kind, "message": message, "hint": hint}));
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::Variables;
+
+    fn sample() -> Report {
+        Report {
+            session: "main".into(),
+            cell: 4,
+            outcome: Outcome::Ok,
+            job: "abc-4".into(),
+            stdout: "hi\n".into(),
+            stderr: String::new(),
+            merged: "hi\n".into(),
+            result: Some("42".into()),
+            error: None,
+            displays: vec![],
+            variables: Variables { new: vec!["x".into()], ..Variables::default() },
+            duration_ms: 1.234,
+            cpu_ms: 1.0,
+            rss_mb: None,
+            truncated: false,
+            notes: vec![],
+            late_output: None,
+        }
+    }
+
+    #[test]
+    fn a_quiet_success_is_short() {
+        assert_eq!(report_text(&sample()), "hi\nOut[4]: 42\n[cell 4: ok, session main, 1.23 ms, new: x]");
+    }
+
+    #[test]
+    fn a_running_cell_says_how_to_go_on_and_late_output_is_labelled() {
+        let mut report = sample();
+        report.outcome = Outcome::Running;
+        report.result = None;
+        report.late_output = Some("tick".into());
+        report.notes = vec!["something was lost".into()];
+        assert_eq!(
+            report_text(&report),
+            "[late output, printed after cell 3 had ended]\ntick\n[output of this cell]\nhi\n\
+             [cell 4: running, session main, 1.23 ms, new: x]\n\
+             Still running as job abc-4. Go on with get_job(job=\"abc-4\"), or stop it with interrupt.\n\
+             Note: something was lost."
+        );
+    }
+}

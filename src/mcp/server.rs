@@ -1,0 +1,286 @@
+//! The MCP server one client talks to: identity, tools, resources. One per bridge, per legacy HTTP session, per stateless request.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, Ordering},
+};
+
+use rmcp::{
+    ErrorData, RoleServer, ServerHandler, ServiceExt,
+    model::{
+        CallToolRequestParams, CallToolResponse, Implementation, InitializeRequestParams, JsonObject,
+        ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
+        ProgressNotificationParam, ProgressToken, ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult,
+        Resource, ResourceContents, ResourceTemplate, ServerCapabilities, ServerConfig, Tool,
+    },
+    service::{RequestContext, serve_directly_with_ct},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    stdio::Stdio,
+    tools::{self, Selection},
+};
+use crate::{
+    caller::{Caller, DefaultSession},
+    daemon::{Daemon, VERSION},
+    output::Which,
+    session::output_uri,
+};
+
+const INSTRUCTIONS: &str = "pylair runs Python in persistent sessions. execute(code) uses your default session, opened at \
+    the first call; variables stay. A cell that outlives wait_s answers `running` with a job: go on with get_job, stop it with interrupt. \
+    User code that raises is a result, not an error. Read the notes: they say when a session was restarted, rolled back or \
+    lost something. For long code prefer your shell: pylair exec <<'PY' ... PY runs in this same session and a person can \
+    read it before approving it.";
+
+const MAX_RESOURCE_BYTES: usize = 256 << 10;
+const DEFAULT_HISTORY: usize = 100;
+
+/// How the client reached us, which settles who it is.
+#[derive(Debug, Clone)]
+pub enum ClientSide {
+    Stdio { caller: Caller, gone: Arc<AtomicBool> },
+    Http,
+}
+
+#[derive(Debug, Clone)]
+pub struct Server {
+    daemon: Arc<Daemon>,
+    side: ClientSide,
+    selection: Selection,
+    /// Told once, with the next answer.
+    note: Arc<Mutex<Option<String>>>,
+}
+
+/// One tool call.
+pub struct Call<'a> {
+    pub daemon: &'a Arc<Daemon>,
+    pub caller: Caller,
+    pub tool: &'static str,
+    pub arguments: JsonObject,
+    server: &'a Server,
+    context: RequestContext<RoleServer>,
+}
+
+impl Call<'_> {
+    pub fn progress_token(&self) -> Option<ProgressToken> {
+        self.context.meta.get_progress_token()
+    }
+
+    pub async fn notify_progress(&self, progress: ProgressNotificationParam) {
+        if let Err(error) = self.context.peer.notify_progress(progress).await {
+            tracing::debug!(%error, "progress could not be told");
+        }
+    }
+
+    /// Resolves when the client takes the request back. Never when the client is gone: then the cell goes on as a job.
+    pub async fn cancelled(&self) {
+        self.context.ct.cancelled().await;
+        if self.server.client_is_gone() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// What the next answer has to say besides its own.
+    pub fn take_note(&self) -> Option<String> {
+        self.server.note.lock().expect("no panic while locked").take()
+    }
+}
+
+impl Server {
+    pub fn new(daemon: Arc<Daemon>, side: ClientSide, selection: Selection, note: Option<String>) -> Self {
+        Self { daemon, side, selection, note: Arc::new(Mutex::new(note)) }
+    }
+
+    fn client_is_gone(&self) -> bool {
+        match &self.side {
+            ClientSide::Stdio { gone, .. } => gone.load(Ordering::Acquire),
+            ClientSide::Http => false,
+        }
+    }
+
+    fn caller(&self, context: &RequestContext<RoleServer>) -> Caller {
+        let client = context.client_info().map(|info| info.name);
+        match &self.side {
+            ClientSide::Stdio { caller, .. } => {
+                let mut caller = caller.clone();
+                if let Some(client) = client {
+                    caller.client = client;
+                }
+                caller
+            }
+            ClientSide::Http => {
+                let parts = context.extensions.get::<http::request::Parts>();
+                let session =
+                    parts.and_then(|parts| parts.headers.get("mcp-session-id")).and_then(|id| id.to_str().ok());
+                let default = session.map_or(DefaultSession::Fresh, |id| DefaultSession::McpSession(id.to_owned()));
+                self.daemon.http_caller(client.unwrap_or_else(|| "http".to_owned()), default)
+            }
+        }
+    }
+
+    fn read_output(&self, uri: &str, job: &str, query: &str) -> Result<String, ErrorData> {
+        let (mut offset, mut limit) = (0, MAX_RESOURCE_BYTES);
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let bad = || {
+                ErrorData::invalid_params(
+                    format!("`{pair}` in {uri} is not understood; use offset=N and limit=N"),
+                    None,
+                )
+            };
+            match pair.split_once('=').ok_or_else(bad)? {
+                ("offset", value) => offset = value.parse().map_err(|_| bad())?,
+                ("limit", value) => limit = value.parse::<usize>().map_err(|_| bad())?.min(MAX_RESOURCE_BYTES),
+                _ => return Err(bad()),
+            }
+        }
+        let outputs = &self.daemon.sessions.parts.outputs;
+        let page = outputs.read(job, Which::Merged, offset, limit).map_err(|error| {
+            let hint = error.hint().unwrap_or("see the job's answer for its uri");
+            ErrorData::resource_not_found(format!("{error}; {hint}"), None)
+        })?;
+        let mut text: String = page.parts.into_iter().map(|(_, text)| text).collect();
+        if let Some(next) = page.next {
+            use std::fmt::Write;
+            let _infallible = write!(text, "\n[more: read {}?offset={next}]", output_uri(job));
+        }
+        Ok(text)
+    }
+
+    async fn read_history(&self, caller: &Caller, target: &str) -> Result<String, ErrorData> {
+        let session = self
+            .daemon
+            .session_of(caller, target)
+            .map_err(|error| ErrorData::resource_not_found(format!("{error}; {}", error.hint()), None))?;
+        let events = self.daemon.journal.history(&caller.owner, &session.info.handle, None, DEFAULT_HISTORY).await;
+        let events = events.map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
+        let lines: Vec<_> = events.iter().filter_map(|event| serde_json::to_string(event).ok()).collect();
+        Ok(lines.join("\n"))
+    }
+}
+
+impl ServerHandler for Server {
+    fn get_info(&self) -> ServerConfig {
+        ServerConfig::new(ServerCapabilities::builder().enable_tools().enable_resources().build())
+            .with_server_info(Implementation::new("pylair", VERSION))
+            .with_instructions(INSTRUCTIONS)
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        tools::listed(&self.selection).into_iter().find(|tool| tool.name == name)
+    }
+
+    async fn list_tools(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        Ok(ListToolsResult::with_all_items(tools::listed(&self.selection)))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let Some(tool) = tools::find(&request.name, &self.selection) else {
+            let known: Vec<_> = tools::listed(&self.selection).iter().map(|tool| tool.name.to_string()).collect();
+            let message = format!("there is no tool `{}`; there are {}", request.name, known.join(", "));
+            return Err(ErrorData::invalid_params(message, None));
+        };
+        let _hold = self.daemon.hold();
+        let call = Call {
+            daemon: &self.daemon,
+            caller: self.caller(&context),
+            tool: tool.name,
+            arguments: request.arguments.unwrap_or_default(),
+            server: self,
+            context,
+        };
+        let result = (tool.function)(call).await.unwrap_or_else(tools::ToolError::into_result);
+        Ok(result.into())
+    }
+
+    async fn list_resources(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        let caller = self.caller(&context);
+        let mut resources = Vec::new();
+        for session in self.daemon.sessions.list(&caller) {
+            let status = session.status();
+            resources.push(
+                Resource::new(format!("pylair://history/{}", status.name), format!("history of {}", status.name))
+                    .with_description("The newest events of this session, one JSON object a line")
+                    .with_mime_type("application/x-ndjson"),
+            );
+            if let Some(job) = status.job {
+                resources.push(
+                    Resource::new(output_uri(&job), format!("output of cell {} of {}", status.cell, status.name))
+                        .with_mime_type("text/plain"),
+                );
+            }
+        }
+        Ok(ListResourcesResult::with_all_items(resources))
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        Ok(ListResourceTemplatesResult::with_all_items(vec![
+            ResourceTemplate::new("pylair://output/{job}{?offset,limit}", "output")
+                .with_description("The whole output of a cell, in pages")
+                .with_mime_type("text/plain"),
+            ResourceTemplate::new("pylair://history/{session}", "history")
+                .with_description("What happened in a session")
+                .with_mime_type("application/x-ndjson"),
+        ]))
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let uri = request.uri;
+        let (path, query) = uri.split_once('?').unwrap_or((&uri, ""));
+        let caller = self.caller(&context);
+        let (text, mime) = if let Some(job) = path.strip_prefix("pylair://output/") {
+            (self.read_output(&uri, job, query)?, "text/plain")
+        } else if let Some(target) = path.strip_prefix("pylair://history/") {
+            (self.read_history(&caller, target).await?, "application/x-ndjson")
+        } else {
+            let message =
+                format!("there is no resource {uri}; there are pylair://output/JOB and pylair://history/SESSION");
+            return Err(ErrorData::resource_not_found(message, None));
+        };
+        let contents = ResourceContents::text(text, uri).with_mime_type(mime);
+        Ok(ReadResourceResult::new(vec![contents]).into())
+    }
+}
+
+/// Serves one client over stdio until it goes or `stop` is cancelled. `initialize` is what the client said to an earlier daemon.
+pub async fn serve_stdio(
+    server: Server,
+    transport: Stdio,
+    initialize: Option<InitializeRequestParams>,
+    stop: CancellationToken,
+) {
+    let running = match initialize {
+        Some(params) => serve_directly_with_ct(server, transport, Some(params), stop),
+        None => match server.serve_with_ct(transport, stop).await {
+            Ok(running) => running,
+            Err(error) => {
+                tracing::debug!(%error, "a client left before it introduced itself");
+                return;
+            }
+        },
+    };
+    if let Err(error) = running.waiting().await {
+        tracing::warn!(%error, "serving a client failed");
+    }
+}

@@ -1,0 +1,363 @@
+//! MCP over stdio that a bridge handed over, or over our own when serving in-process: one JSON message a line.
+//!
+//! A transport of our own instead of rmcp's, because the daemon must note on the slate what is unanswered, must answer what is no
+//! message at all, and must not leave non-blocking flags on descriptors it shares.
+
+use std::{
+    collections::HashSet,
+    fs::OpenOptions,
+    io,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        unix::fs::OpenOptionsExt,
+    },
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use bytes::BytesMut;
+use rmcp::{
+    RoleServer,
+    model::{
+        ClientJsonRpcMessage, ClientNotification, ClientRequest, ErrorData, JsonRpcMessage, RequestId,
+        ServerJsonRpcMessage,
+    },
+    transport::Transport,
+};
+use tokio::io::{Interest, unix::AsyncFd};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    bridge::slate::Slate,
+    descriptor::{Descriptor, register, until_writable},
+};
+
+/// Longer than any message a client has a reason to send, code of 32 MiB with its escapes included.
+const MAX_LINE_BYTES: usize = 72 << 20;
+const READ_BYTES: usize = 64 << 10;
+
+/// A pipe or socket end that is read and written without blocking, and without telling the other holders of it.
+#[derive(Debug)]
+struct End {
+    descriptor: OwnedFd,
+    is_socket: bool,
+}
+
+impl End {
+    fn new(descriptor: OwnedFd, write: bool) -> io::Result<Self> {
+        let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&descriptor)?.st_mode);
+        if kind == rustix::fs::FileType::Socket {
+            return Ok(Self { descriptor, is_socket: true });
+        }
+        // A pipe opened anew has flags of its own, so that nobody else sees O_NONBLOCK.
+        let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+        let reopened = OpenOptions::new().read(!write).write(write).custom_flags(libc::O_NONBLOCK).open(path);
+        let descriptor = if let Ok(file) = reopened {
+            file.into()
+        } else {
+            rustix::io::ioctl_fionbio(&descriptor, true)?;
+            descriptor
+        };
+        Ok(Self { descriptor, is_socket: false })
+    }
+
+    fn read(&self, buffer: &mut [u8]) -> rustix::io::Result<usize> {
+        if self.is_socket {
+            return rustix::net::recv(&self.descriptor, buffer, rustix::net::RecvFlags::DONTWAIT)
+                .map(|(count, _)| count);
+        }
+        rustix::io::read(&self.descriptor, buffer)
+    }
+
+    fn write(&self, bytes: &[u8]) -> rustix::io::Result<usize> {
+        if self.is_socket {
+            let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
+            return rustix::net::send(&self.descriptor, bytes, flags);
+        }
+        rustix::io::write(&self.descriptor, bytes)
+    }
+}
+
+impl AsFd for End {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+impl AsRawFd for End {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.descriptor.as_raw_fd()
+    }
+}
+
+// SAFETY: its one descriptor is owned, and replaced by nobody.
+unsafe impl Descriptor for End {}
+
+/// What the transport and its sends share.
+#[derive(Debug)]
+struct Shared {
+    output: End,
+    writing: tokio::sync::Mutex<()>,
+    slate: Option<Slate>,
+    pending: Mutex<HashSet<RequestId>>,
+    closed: AtomicBool,
+}
+
+/// The transport of one client.
+pub struct Stdio {
+    input: AsyncFd<End>,
+    shared: Arc<Shared>,
+    buffer: BytesMut,
+    /// Where in the buffer no newline is known not to be.
+    scanned: usize,
+    /// The rest of a line that was too long, or whose beginning died with another daemon.
+    discarding: bool,
+    /// Part of a line is noted on the slate.
+    partial_noted: bool,
+    introduced: bool,
+    /// Set when the client is gone: its cells go on as jobs, they are not cancelled.
+    gone: Arc<AtomicBool>,
+    /// Ends the transport from outside, when the bridge was killed.
+    stop: CancellationToken,
+}
+
+/// How a transport came to be.
+#[derive(Debug)]
+pub struct Origin {
+    pub slate: Option<OwnedFd>,
+    /// The client introduced itself to an earlier daemon.
+    pub resumed: bool,
+    pub gone: Arc<AtomicBool>,
+    pub stop: CancellationToken,
+}
+
+impl Stdio {
+    pub fn new(input: OwnedFd, output: OwnedFd, origin: Origin) -> io::Result<Self> {
+        let input = End::new(input, false)?;
+        let output = End::new(output, true)?;
+        Ok(Self {
+            input: register(input, Interest::READABLE)?,
+            shared: Arc::new(Shared {
+                output,
+                writing: tokio::sync::Mutex::default(),
+                slate: origin.slate.map(Slate::new),
+                pending: Mutex::default(),
+                closed: AtomicBool::new(false),
+            }),
+            buffer: BytesMut::with_capacity(READ_BYTES),
+            scanned: 0,
+            discarding: false,
+            partial_noted: false,
+            introduced: origin.resumed,
+            gone: origin.gone,
+            stop: origin.stop,
+        })
+    }
+
+    /// One line without its newline; `None` at the end. Cancel-safe: what was read stays in the buffer.
+    async fn line(&mut self) -> Option<BytesMut> {
+        loop {
+            if let Some(at) = self.buffer[self.scanned..].iter().position(|byte| *byte == b'\n') {
+                let mut line = self.buffer.split_to(self.scanned + at + 1);
+                line.truncate(line.len() - 1);
+                if line.last() == Some(&b'\r') {
+                    line.truncate(line.len() - 1);
+                }
+                self.scanned = 0;
+                self.note_partial(false);
+                if std::mem::take(&mut self.discarding) {
+                    continue;
+                }
+                return Some(line);
+            }
+            self.scanned = self.buffer.len();
+            if self.buffer.len() > MAX_LINE_BYTES {
+                self.discarding = true;
+            }
+            if self.discarding {
+                self.buffer.clear();
+                self.scanned = 0;
+            } else if !self.buffer.is_empty() {
+                self.note_partial(true);
+            }
+            let mut guard = tokio::select! {
+                ready = self.input.readable() => ready.ok()?,
+                () = self.stop.cancelled() => return None,
+            };
+            self.buffer.reserve(READ_BYTES);
+            let start = self.buffer.len();
+            self.buffer.resize(start + READ_BYTES, 0);
+            let result = self.input.get_ref().read(&mut self.buffer[start..]);
+            self.buffer.truncate(start + result.unwrap_or(0));
+            match result {
+                Ok(0) => return None,
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => guard.clear_ready(),
+                Err(error) => {
+                    tracing::debug!(%error, "a client's stdin broke");
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn note_partial(&mut self, partial: bool) {
+        if partial == self.partial_noted {
+            return;
+        }
+        self.partial_noted = partial;
+        if let Some(slate) = &self.shared.slate {
+            slate.state(false, partial.then_some(&self.buffer[..]));
+        }
+    }
+
+    async fn refuse(&self, id: Option<RequestId>, error: ErrorData) {
+        if let Err(error) = self.shared.write(&ServerJsonRpcMessage::error(error, id)).await {
+            tracing::debug!(%error, "a refusal could not be written");
+        }
+    }
+
+    /// Whether the message goes on to the server. What does not is answered here.
+    async fn admit(&mut self, message: &ClientJsonRpcMessage) -> bool {
+        match message {
+            JsonRpcMessage::Request(request) => {
+                self.introduced = true;
+                let fresh = self.shared.pending.lock().expect("no panic while locked").insert(request.id.clone());
+                if !fresh {
+                    let message = "a request with this id is still being answered";
+                    self.refuse(Some(request.id.clone()), ErrorData::invalid_request(message, None)).await;
+                    return false;
+                }
+                if let Some(slate) = &self.shared.slate {
+                    slate.begin(&id_text(&request.id));
+                    if let ClientRequest::InitializeRequest(initialize) = &request.request {
+                        slate.initialize(&serde_json::to_vec(&initialize.params).unwrap_or_default());
+                    }
+                }
+                true
+            }
+            JsonRpcMessage::Notification(notification) => {
+                if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
+                    && let Some(id) = &cancelled.params.request_id
+                {
+                    self.shared.answered(id);
+                }
+                // Before the client has introduced itself rmcp takes a notification for a breach of protocol and ends.
+                self.introduced
+            }
+            _ => self.introduced,
+        }
+    }
+}
+
+impl Shared {
+    fn answered(&self, id: &RequestId) {
+        self.pending.lock().expect("no panic while locked").remove(id);
+        if let Some(slate) = &self.slate {
+            slate.end(&id_text(id));
+        }
+    }
+
+    async fn write(&self, message: &ServerJsonRpcMessage) -> io::Result<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        let mut line = serde_json::to_vec(message)?;
+        line.push(b'\n');
+        let _turn = self.writing.lock().await;
+        let mut rest = line.as_slice();
+        let mut noted = false;
+        while !rest.is_empty() {
+            match self.output.write(rest) {
+                Ok(count) => rest = &rest[count..],
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => {
+                    if !noted && let Some(slate) = &self.slate {
+                        noted = true;
+                        slate.state(true, None);
+                    }
+                    until_writable(self.output.as_fd()).await?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if noted && let Some(slate) = &self.slate {
+            slate.state(false, None);
+        }
+        Ok(())
+    }
+}
+
+fn id_text(id: &RequestId) -> String {
+    serde_json::to_string(id).unwrap_or_default()
+}
+
+impl Transport<RoleServer> for Stdio {
+    type Error = io::Error;
+
+    fn send(&mut self, item: ServerJsonRpcMessage) -> impl Future<Output = io::Result<()>> + Send + 'static {
+        let shared = self.shared.clone();
+        async move {
+            let id = match &item {
+                JsonRpcMessage::Response(response) => Some(response.id.clone()),
+                JsonRpcMessage::Error(error) => error.id.clone(),
+                _ => None,
+            };
+            let written = shared.write(&item).await;
+            if let Some(id) = id {
+                shared.answered(&id);
+            }
+            written
+        }
+    }
+
+    async fn receive(&mut self) -> Option<ClientJsonRpcMessage> {
+        loop {
+            let Some(line) = self.line().await else {
+                self.gone.store(true, Ordering::Release);
+                return None;
+            };
+            if line.iter().all(u8::is_ascii_whitespace) {
+                continue;
+            }
+            match serde_json::from_slice::<ClientJsonRpcMessage>(&line) {
+                Ok(message) => {
+                    if self.admit(&message).await {
+                        return Some(message);
+                    }
+                }
+                Err(error) => self.refuse_line(&line, &error).await,
+            }
+        }
+    }
+
+    async fn close(&mut self) -> io::Result<()> {
+        self.shared.closed.store(true, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl Stdio {
+    /// Answers a line that is no message: a parse error for what is no JSON, an invalid request for what is other JSON.
+    async fn refuse_line(&self, line: &[u8], error: &serde_json::Error) {
+        let Ok(value) = serde_json::from_slice::<serde_json::Value>(line) else {
+            let message = format!("this line is not JSON: {error}");
+            self.refuse(None, ErrorData::parse_error(message, None)).await;
+            return;
+        };
+        let id = value.get("id").cloned().and_then(|id| serde_json::from_value(id).ok());
+        let is_notification = value.get("method").is_some() && id.is_none();
+        if is_notification {
+            tracing::debug!(%error, "a notification was not understood");
+            return;
+        }
+        let message = if value.is_array() {
+            "batches are not part of the protocol; send one message a line".to_owned()
+        } else {
+            format!("this is no JSON-RPC request: {error}")
+        };
+        self.refuse(id, ErrorData::invalid_request(message, None)).await;
+    }
+}

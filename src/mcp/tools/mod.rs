@@ -1,0 +1,376 @@
+//! The table of tools: name, toolset, what it does to the world, schemas and function. Everything that lists or calls tools
+//! reads it. The functions are in files by subject.
+
+mod admin;
+mod session;
+
+use std::{collections::BTreeSet, sync::Arc, sync::LazyLock};
+
+use futures::future::BoxFuture;
+use rmcp::model::{CallToolResult, JsonObject, ToolAnnotations};
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+
+use super::{render, server::Call};
+use crate::session as core;
+
+/// A group of tools that can be chosen with `--tools`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Toolset {
+    Run,
+    Look,
+    Admin,
+}
+
+impl Toolset {
+    const ALL: &[(&str, Self)] = &[("run", Self::Run), ("look", Self::Look), ("admin", Self::Admin)];
+}
+
+/// Which tools a client is served.
+#[derive(Debug, Clone)]
+pub struct Selection {
+    toolsets: BTreeSet<Toolset>,
+    readonly: bool,
+}
+
+impl Selection {
+    /// From the value of `--tools`, such as `run,look` or `all`.
+    pub fn parse(tools: Option<&str>, readonly: bool) -> Result<Self, String> {
+        let mut toolsets = BTreeSet::new();
+        for name in tools.unwrap_or("all").split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            if name == "all" {
+                toolsets.extend(Toolset::ALL.iter().map(|(_, toolset)| *toolset));
+                continue;
+            }
+            let known = Toolset::ALL.iter().find(|(known, _)| *known == name);
+            let Some((_, toolset)) = known else {
+                let names: Vec<_> = Toolset::ALL.iter().map(|(name, _)| *name).collect();
+                return Err(format!("there is no toolset `{name}`; there are {} and all", names.join(", ")));
+            };
+            toolsets.insert(*toolset);
+        }
+        Ok(Self { toolsets, readonly })
+    }
+
+    fn includes(&self, tool: &Tool) -> bool {
+        self.toolsets.contains(&tool.toolset) && (!self.readonly || tool.effect == Effect::Reads)
+    }
+}
+
+/// What a call does to the world; the source of MCP's annotations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// Changes nothing.
+    Reads,
+    /// Adds something, or the same again.
+    Adds,
+    /// May change or destroy anything the user can reach.
+    RunsCode,
+    /// Ends or resets something; doing it twice is doing it once.
+    Ends,
+}
+
+type Function = for<'a> fn(Call<'a>) -> BoxFuture<'a, Result<CallToolResult, ToolError>>;
+
+/// One row of the table.
+pub struct Tool {
+    pub name: &'static str,
+    title: &'static str,
+    description: &'static str,
+    toolset: Toolset,
+    effect: Effect,
+    input: fn() -> JsonObject,
+    output: Option<fn() -> JsonObject>,
+    pub function: Function,
+}
+
+/// Why a tool could not do what was asked; becomes an `isError` result.
+#[derive(Debug)]
+pub struct ToolError {
+    pub kind: &'static str,
+    pub message: String,
+    pub hint: String,
+}
+
+impl From<core::Error> for ToolError {
+    fn from(error: core::Error) -> Self {
+        let mut message = error.to_string();
+        let mut source = std::error::Error::source(&error);
+        while let Some(cause) = source {
+            let cause_text = cause.to_string();
+            if !message.contains(&cause_text) {
+                message.push_str(": ");
+                message.push_str(&cause_text);
+            }
+            source = cause.source();
+        }
+        Self { kind: error.kind(), message, hint: error.hint() }
+    }
+}
+
+impl ToolError {
+    pub fn into_result(self) -> CallToolResult {
+        render::error(self.kind, &self.message, &self.hint)
+    }
+}
+
+pub static TABLE: &[Tool] = &[
+    Tool {
+        name: "execute",
+        title: "Run Python",
+        description: "Run Python code in a persistent session and return what it printed, the value of the last expression \
+                      and the traceback if it raised. Variables, imports and top-level await tasks survive between calls.",
+        toolset: Toolset::Run,
+        effect: Effect::RunsCode,
+        input: input::<session::ExecuteArgs>,
+        output: None,
+        function: |call| Box::pin(session::execute(call)),
+    },
+    Tool {
+        name: "get_job",
+        title: "Wait for a running cell",
+        description: "Go on waiting for a cell that answered `running`, or stop it with cancel.",
+        toolset: Toolset::Run,
+        effect: Effect::Adds,
+        input: input::<session::GetJobArgs>,
+        output: None,
+        function: |call| Box::pin(session::get_job(call)),
+    },
+    Tool {
+        name: "interrupt",
+        title: "Interrupt",
+        description: "Stop what a session is running. Variables are kept.",
+        toolset: Toolset::Run,
+        effect: Effect::Ends,
+        input: input::<session::TargetArgs>,
+        output: Some(schema::<core::Interrupted>),
+        function: |call| Box::pin(session::interrupt(call)),
+    },
+    Tool {
+        name: "open_session",
+        title: "Open a session",
+        description: "Open a new, isolated Python session and return its name and handle. Not needed for the default session, \
+                      which the first execute opens.",
+        toolset: Toolset::Run,
+        effect: Effect::Adds,
+        input: input::<session::OpenArgs>,
+        output: Some(schema::<core::Status>),
+        function: |call| Box::pin(session::open(call)),
+    },
+    Tool {
+        name: "restart_session",
+        title: "Restart a session",
+        description: "Start a session anew: a fresh interpreter, all variables gone, its name and settings kept.",
+        toolset: Toolset::Run,
+        effect: Effect::Ends,
+        input: input::<session::RestartArgs>,
+        output: Some(schema::<session::Restarted>),
+        function: |call| Box::pin(session::restart(call)),
+    },
+    Tool {
+        name: "close_session",
+        title: "Close a session",
+        description: "End a session and every process it started.",
+        toolset: Toolset::Run,
+        effect: Effect::Ends,
+        input: input::<session::TargetArgs>,
+        output: Some(schema::<session::Closed>),
+        function: |call| Box::pin(session::close(call)),
+    },
+    Tool {
+        name: "list_targets",
+        title: "List targets",
+        description: "List the live Python targets you can use: sessions with their state, interpreter and directory.",
+        toolset: Toolset::Look,
+        effect: Effect::Reads,
+        input: input::<session::ListArgs>,
+        output: Some(schema::<session::Targets>),
+        function: |call| Box::pin(async move { session::list(&call) }),
+    },
+    Tool {
+        name: "get_status",
+        title: "Status",
+        description: "Show the state of pylair itself, or of one session.",
+        toolset: Toolset::Admin,
+        effect: Effect::Reads,
+        input: input::<admin::StatusArgs>,
+        output: Some(schema::<admin::Status>),
+        function: |call| Box::pin(async move { admin::get_status(&call) }),
+    },
+];
+
+/// The tool of this name, if the client is served it.
+pub fn find(name: &str, selection: &Selection) -> Option<&'static Tool> {
+    TABLE.iter().find(|tool| tool.name == name && selection.includes(tool))
+}
+
+/// The tools as MCP lists them, in the order of the table.
+pub fn listed(selection: &Selection) -> Vec<rmcp::model::Tool> {
+    static LISTED: LazyLock<Vec<rmcp::model::Tool>> = LazyLock::new(|| TABLE.iter().map(describe).collect());
+    TABLE.iter().zip(&*LISTED).filter(|(tool, _)| selection.includes(tool)).map(|(_, listed)| listed.clone()).collect()
+}
+
+fn describe(tool: &Tool) -> rmcp::model::Tool {
+    let annotations = ToolAnnotations::with_title(tool.title)
+        .read_only(tool.effect == Effect::Reads)
+        .destructive(matches!(tool.effect, Effect::RunsCode | Effect::Ends))
+        .idempotent(matches!(tool.effect, Effect::Reads | Effect::Ends))
+        .open_world(tool.effect == Effect::RunsCode);
+    let mut described =
+        rmcp::model::Tool::new(tool.name, tool.description, (tool.input)()).with_annotations(annotations);
+    if let Some(output) = tool.output {
+        described = described.with_raw_output_schema(Arc::new(output()));
+    }
+    described
+}
+
+/// An input schema: leaving an argument out is how nothing is said, so no type has to name `null`.
+fn input<T: JsonSchema>() -> JsonObject {
+    fn without_null(value: &mut serde_json::Value) {
+        match value {
+            serde_json::Value::Object(object) => {
+                if let Some(serde_json::Value::Array(types)) = object.get_mut("type") {
+                    types.retain(|kind| kind != "null");
+                    if let [only] = types.as_slice() {
+                        object["type"] = only.clone();
+                    }
+                }
+                if let Some(serde_json::Value::Array(choices)) = object.get_mut("enum") {
+                    choices.retain(|choice| !choice.is_null());
+                }
+                object.values_mut().for_each(without_null);
+            }
+            serde_json::Value::Array(items) => items.iter_mut().for_each(without_null),
+            _ => {}
+        }
+    }
+    let mut schema = serde_json::Value::Object(schema::<T>());
+    without_null(&mut schema);
+    match schema {
+        serde_json::Value::Object(schema) => schema,
+        _ => JsonObject::new(),
+    }
+}
+
+/// A schema as short as it can be said: models pay for every word, and validators stumble over `format: uint64`.
+fn schema<T: JsonSchema>() -> JsonObject {
+    let settings = schemars::generate::SchemaSettings::draft2020_12().with(|settings| {
+        settings.inline_subschemas = true;
+        settings.meta_schema = None;
+    });
+    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    simplify(&mut schema);
+    match schema {
+        serde_json::Value::Object(mut object) => {
+            object.remove("title");
+            object.remove("description");
+            object.entry("type").or_insert_with(|| "object".into());
+            object.entry("properties").or_insert_with(|| serde_json::json!({}));
+            object
+        }
+        _ => JsonObject::new(),
+    }
+}
+
+fn simplify(value: &mut serde_json::Value) {
+    match value {
+        serde_json::Value::Object(object) => {
+            for key in ["format", "default", "minimum"] {
+                // A property may have such a name; a keyword's value is no object.
+                if object.get(key).is_some_and(|value| !value.is_object()) {
+                    object.remove(key);
+                }
+            }
+            object.values_mut().for_each(simplify);
+        }
+        serde_json::Value::Array(items) => items.iter_mut().for_each(simplify),
+        _ => {}
+    }
+}
+
+/// Arguments as the tool wants them, or what is wrong with them.
+fn parse<T: DeserializeOwned>(call: &Call<'_>) -> Result<T, ToolError> {
+    let arguments = serde_json::Value::Object(call.arguments.clone());
+    serde_json::from_value(arguments).map_err(|error| ToolError {
+        kind: "bad_argument",
+        message: format!("the arguments of {} are not valid: {error}", call.tool),
+        hint: format!("{} takes {}", call.tool, takes(call.tool)),
+    })
+}
+
+/// The arguments of a tool in one line, for hints.
+fn takes(name: &str) -> String {
+    let Some(tool) = TABLE.iter().find(|tool| tool.name == name) else { return String::new() };
+    let schema = (tool.input)();
+    let required: Vec<&str> = schema
+        .get("required")
+        .and_then(|names| names.as_array())
+        .into_iter()
+        .flatten()
+        .filter_map(|name| name.as_str())
+        .collect();
+    let Some(properties) = schema.get("properties").and_then(|properties| properties.as_object()) else {
+        return String::new();
+    };
+    let names = properties.iter().map(|(name, property)| {
+        let kind = match property.get("type") {
+            Some(serde_json::Value::String(kind)) => kind.clone(),
+            Some(serde_json::Value::Array(kinds)) => kinds
+                .iter()
+                .filter_map(|kind| kind.as_str())
+                .filter(|kind| *kind != "null")
+                .collect::<Vec<_>>()
+                .join(" or "),
+            _ => "one of its choices".to_owned(),
+        };
+        if required.contains(&name.as_str()) {
+            format!("{name} ({kind}, required)")
+        } else {
+            format!("{name} ({kind})")
+        }
+    });
+    let names: Vec<_> = names.collect();
+    if names.is_empty() { "no arguments".to_owned() } else { names.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readonly_leaves_only_tools_that_read() {
+        let selection = Selection::parse(None, true).unwrap();
+        let names: Vec<_> = listed(&selection).iter().map(|tool| tool.name.to_string()).collect();
+        assert_eq!(names, ["list_targets", "get_status"]);
+        assert!(find("execute", &selection).is_none());
+    }
+
+    #[test]
+    fn toolsets_are_chosen_by_name() {
+        let names = |tools| listed(&Selection::parse(Some(tools), false).unwrap()).len();
+        assert_eq!(names("all"), TABLE.len());
+        assert_eq!(names("look, admin"), 2);
+        assert_eq!(
+            Selection::parse(Some("walk"), false).unwrap_err(),
+            "there is no toolset `walk`; there are run, look, admin and all"
+        );
+    }
+
+    #[test]
+    fn every_tool_is_annotated_and_described_briefly() {
+        for tool in listed(&Selection::parse(None, false).unwrap()) {
+            let annotations = tool.annotations.unwrap();
+            assert!(annotations.read_only_hint.is_some() && annotations.destructive_hint.is_some(), "{}", tool.name);
+            assert!(tool.description.unwrap().len() < 300, "{}", tool.name);
+            assert_eq!(tool.input_schema["type"], "object", "{}", tool.name);
+        }
+    }
+
+    #[test]
+    fn schemas_hold_nothing_that_validators_stumble_over() {
+        let text = serde_json::to_string(&listed(&Selection::parse(None, false).unwrap())).unwrap();
+        for word in ["\"format\"", "$schema", "$ref", "$defs"] {
+            assert!(!text.contains(word), "{word} in {text}");
+        }
+    }
+}

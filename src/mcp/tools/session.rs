@@ -1,0 +1,285 @@
+//! Tools on sessions.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+
+use rmcp::model::{CallToolResult, ProgressNotificationParam};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{ToolError, parse};
+use crate::{
+    config::seconds,
+    mcp::{render, server::Call},
+    session::{self as core, Job, OnTimeout, OpenOptions, Report, RestartMode},
+};
+
+/// At most this often a client is told about progress.
+const PROGRESS_EVERY: Duration = Duration::from_millis(250);
+const MAX_PROGRESS_CHARS: usize = 400;
+/// The most a caller may ask to see.
+const MAX_CHARS: usize = 1_000_000;
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputForm {
+    #[default]
+    Text,
+    Json,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExecuteArgs {
+    /// Python source. End the last line with `;` to suppress its value.
+    code: String,
+    /// Session name or handle; your default session if left out
+    target: Option<String>,
+    /// Answer after this many seconds even if it still runs (default 45, 0 at once)
+    wait_s: Option<f64>,
+    /// Stop the cell after this many seconds (default 900, 0 never)
+    timeout_s: Option<f64>,
+    /// After a timeout keep what the cell did, or roll back
+    on_timeout: Option<OnTimeout>,
+    /// Most characters to return (default 25000)
+    max_chars: Option<usize>,
+    /// `json` for the structured form
+    output: Option<OutputForm>,
+}
+
+pub async fn execute(call: Call<'_>) -> Result<CallToolResult, ToolError> {
+    let args: ExecuteArgs = parse(&call)?;
+    let config = &call.daemon.config;
+    let wait = duration("wait_s", args.wait_s)?.unwrap_or(config.wait);
+    let timeout = match duration("timeout_s", args.timeout_s)? {
+        Some(timeout) => Some(timeout).filter(|timeout| !timeout.is_zero()),
+        None => config.timeout,
+    };
+    let max_chars = args.max_chars.unwrap_or(config.max_chars).clamp(200, MAX_CHARS);
+    let session = call.daemon.sessions.target(&call.caller, args.target.as_deref()).await?;
+    let job = session.execute(args.code, timeout, args.on_timeout.unwrap_or_default(), &call.caller.client).await?;
+    let form = args.output.unwrap_or_default();
+    wait_and_report(&call, &session, &job, wait, max_chars, form).await
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GetJobArgs {
+    /// The job id from an answer that said `running`
+    job: String,
+    /// Wait at most this many seconds (default 45)
+    wait_s: Option<f64>,
+    /// Interrupt it first
+    cancel: Option<bool>,
+    /// Most characters to return (default 25000)
+    max_chars: Option<usize>,
+    /// `json` for the structured form
+    output: Option<OutputForm>,
+}
+
+pub async fn get_job(call: Call<'_>) -> Result<CallToolResult, ToolError> {
+    let args: GetJobArgs = parse(&call)?;
+    let wait = duration("wait_s", args.wait_s)?.unwrap_or(call.daemon.config.wait);
+    let max_chars = args.max_chars.unwrap_or(call.daemon.config.max_chars).clamp(200, MAX_CHARS);
+    let job = call.daemon.sessions.parts.jobs.get(&call.caller.owner, &args.job);
+    let job = job.ok_or(core::Error::UnknownJob { job: args.job })?;
+    let form = args.output.unwrap_or_default();
+    if let Some(execution) = job.execution() {
+        return Ok(finish(&call, &job, Some(&execution), max_chars, form));
+    }
+    let session = call.daemon.session_of(&call.caller, &job.session)?;
+    if args.cancel == Some(true) {
+        session.interrupt(Some(&job.id)).await?;
+    }
+    wait_and_report(&call, &session, &job, wait, max_chars, form).await
+}
+
+/// Waits for a job, tells the client how it goes if it wants to know, and interrupts the cell if the client cancels.
+async fn wait_and_report(
+    call: &Call<'_>,
+    session: &core::Session,
+    job: &Arc<Job>,
+    wait: Duration,
+    max_chars: usize,
+    form: OutputForm,
+) -> Result<CallToolResult, ToolError> {
+    let ended = async {
+        match call.progress_token() {
+            Some(token) => tokio::select! {
+                execution = job.wait(wait) => execution,
+                () = report_progress(call, job, token) => None,
+            },
+            None => job.wait(wait).await,
+        }
+    };
+    let execution = tokio::select! {
+        biased;
+        execution = ended => execution,
+        () = call.cancelled() => {
+            session.interrupt(Some(&job.id)).await?;
+            job.execution()
+        }
+    };
+    Ok(finish(call, job, execution.as_deref(), max_chars, form))
+}
+
+fn finish(
+    call: &Call<'_>,
+    job: &Job,
+    execution: Option<&core::Execution>,
+    max_chars: usize,
+    form: OutputForm,
+) -> CallToolResult {
+    let mut report = Report::new(job, execution, max_chars);
+    report.notes.extend(call.take_note());
+    render::report(&report, form == OutputForm::Json)
+}
+
+/// Sends new output as progress until the future is dropped.
+async fn report_progress(call: &Call<'_>, job: &Job, token: rmcp::model::ProgressToken) {
+    let mut cursor = crate::output::Cursor::default();
+    let mut tick = tokio::time::interval(PROGRESS_EVERY);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    tick.tick().await;
+    let mut chars = 0_u64;
+    loop {
+        tick.tick().await;
+        let seconds = job.started.elapsed().as_secs_f64();
+        let mut message = String::new();
+        loop {
+            let read = job.capture.read_from(cursor);
+            cursor = read.cursor;
+            if read.parts.is_empty() {
+                break;
+            }
+            for (_, text) in read.parts {
+                chars += text.chars().count() as u64;
+                message.push_str(&text);
+            }
+            // Only the newest is worth a person's glance; the whole comes with the answer.
+            if message.len() > 4 * MAX_PROGRESS_CHARS {
+                let from = message.char_indices().rev().nth(MAX_PROGRESS_CHARS).map_or(0, |(at, _)| at);
+                message.drain(..from);
+            }
+        }
+        let message = match message.trim_end() {
+            "" => format!("cell {} has been running for {seconds:.0} s, {chars} characters printed", job.cell),
+            text => {
+                let from = text.char_indices().rev().nth(MAX_PROGRESS_CHARS).map_or(0, |(at, _)| at);
+                text[from..].to_owned()
+            }
+        };
+        call.notify_progress(ProgressNotificationParam::new(token.clone(), seconds).with_message(message)).await;
+    }
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TargetArgs {
+    /// Session name or handle
+    target: String,
+}
+
+pub async fn interrupt(call: Call<'_>) -> Result<CallToolResult, ToolError> {
+    let args: TargetArgs = parse(&call)?;
+    let session = call.daemon.session_of(&call.caller, &args.target)?;
+    Ok(render::data(&session.interrupt(None).await?, None))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OpenArgs {
+    name: Option<String>,
+    /// Interpreter: path, virtual environment, or version such as 3.12
+    python: Option<String>,
+    cwd: Option<PathBuf>,
+    /// Environment variables to add
+    env: Option<BTreeMap<String, String>>,
+    /// Code to run first, now and after every restart
+    startup: Option<String>,
+    /// Modules to have imported already, which makes opening fast
+    preload: Option<Vec<String>>,
+    /// `open` (your own rights, default) or `sealed` (no network, no files but a private /tmp)
+    sandbox: Option<String>,
+    description: Option<String>,
+}
+
+pub async fn open(call: Call<'_>) -> Result<CallToolResult, ToolError> {
+    let args: OpenArgs = parse(&call)?;
+    let options = OpenOptions {
+        name: args.name,
+        python: args.python,
+        cwd: args.cwd,
+        env: args.env.unwrap_or_default(),
+        startup: args.startup,
+        preload: args.preload.unwrap_or_default(),
+        sandbox: args.sandbox,
+        description: args.description,
+    };
+    let session = call.daemon.sessions.open(&call.caller, options).await?;
+    Ok(render::data(&session.status(), None))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RestartArgs {
+    /// Session name or handle
+    target: String,
+    mode: Option<RestartMode>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Restarted {
+    session: String,
+    notes: Vec<String>,
+}
+
+pub async fn restart(call: Call<'_>) -> Result<CallToolResult, ToolError> {
+    let args: RestartArgs = parse(&call)?;
+    let session = call.daemon.session_of(&call.caller, &args.target)?;
+    let notes = session.restart(args.mode.unwrap_or_default()).await?;
+    Ok(render::data(&Restarted { session: session.info.name.to_string(), notes }, None))
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Closed {
+    closed: String,
+}
+
+pub async fn close(call: Call<'_>) -> Result<CallToolResult, ToolError> {
+    let args: TargetArgs = parse(&call)?;
+    let session = call.daemon.sessions.close(&call.caller, &args.target).await?;
+    Ok(render::data(&Closed { closed: session.info.name.to_string() }, None))
+}
+
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    Session,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ListArgs {
+    #[expect(dead_code, reason = "sessions are the only kind yet, and the schema says so")]
+    kind: Option<Kind>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Targets {
+    sessions: Vec<core::Status>,
+}
+
+pub fn list(call: &Call<'_>) -> Result<CallToolResult, ToolError> {
+    let ListArgs { .. } = parse(call)?;
+    let sessions = call.daemon.sessions.list(&call.caller).iter().map(core::Session::status).collect();
+    Ok(render::data(&Targets { sessions }, None))
+}
+
+fn duration(name: &str, value: Option<f64>) -> Result<Option<Duration>, ToolError> {
+    let Some(value) = value else { return Ok(None) };
+    seconds(value).map(Some).ok_or_else(|| ToolError {
+        kind: "bad_argument",
+        message: format!("{name} is {value}, which is no number of seconds"),
+        hint: "pass a number from 0 up".to_owned(),
+    })
+}

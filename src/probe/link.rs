@@ -1,0 +1,699 @@
+//! A link to one local worker: its pipes, its control socket, its keeper and its frozen copies.
+//!
+//! Called by `session`, which sees requests, replies, output and checkpoint ids, never a descriptor or a pid. Processes
+//! are known by the credentials the kernel attaches to their first datagram and addressed by pidfd.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bytes::BytesMut;
+use rustix::{io::Errno, process::Signal};
+use tokio::{
+    io::unix::{AsyncFd, AsyncFdReadyGuard},
+    sync::Notify,
+};
+
+use super::{
+    control::{ANSWER_TIMEOUT, Control, Datagram},
+    nursery::{self, Nursery},
+    template::{self, Key, Template, Templates, Wanted},
+    wire::{self, Op, Reply, Request},
+};
+use crate::{
+    descriptor::{readable, until_writable},
+    keeper::{
+        Order, Report,
+        confine::{Confinement, Profile},
+        pid_within,
+    },
+    output::Stream,
+};
+
+/// A local worker has a link of its own.
+const CHANNEL: u32 = 1;
+const READ_BYTES: usize = 64 << 10;
+const EXIT_STATUS_TIMEOUT: Duration = Duration::from_secs(2);
+/// The forced-unwind signal of the probe, SIGRTMIN+1 as Python and glibc count it.
+const FORCE_OFFSET: i32 = 1;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Template(#[from] template::Error),
+    #[error(transparent)]
+    Nursery(#[from] nursery::Error),
+    #[error("descriptors for a worker could not be made")]
+    Descriptors(#[source] io::Error),
+    #[error("the worker did not start: {message}")]
+    Start { message: String },
+    #[error("the worker could not be reached: {message}")]
+    Unreachable { message: String },
+    #[error("the checkpoint `{0}` is gone")]
+    NoCheckpoint(String),
+}
+
+/// The daemon's probes: templates, and the nursery once somebody needed it.
+#[derive(Debug)]
+pub struct Probes {
+    program: std::path::PathBuf,
+    pub templates: Templates,
+    nursery: tokio::sync::OnceCell<Nursery>,
+}
+
+impl Probes {
+    /// `program` is the pylair executable, for keepers and the nursery.
+    pub fn new(program: &Path) -> io::Result<Self> {
+        Ok(Self {
+            program: program.to_owned(),
+            templates: Templates::new(program)?,
+            nursery: tokio::sync::OnceCell::new(),
+        })
+    }
+
+    pub async fn nursery(&self) -> Result<&Nursery, nursery::Error> {
+        self.nursery.get_or_try_init(|| Nursery::start(&self.program)).await
+    }
+}
+
+/// What happened on a link.
+#[derive(Debug)]
+pub enum LinkEvent {
+    Reply(Box<Reply>, Vec<u8>),
+    /// The first bytes of `Link::chunk` are output.
+    Output(Stream, usize),
+    /// The worker ended, or sent what is no frame (then it was killed).
+    Died {
+        garbage: Option<String>,
+    },
+}
+
+/// A frozen copy of the worker.
+#[derive(Debug)]
+struct Frozen {
+    id: String,
+    control: Control,
+    worker: Worker,
+}
+
+/// One process, as the kernel named it.
+#[derive(Debug)]
+struct Worker {
+    pid: i32,
+    /// The pid as the keeper sees it.
+    kept_pid: i32,
+    pidfd: AsyncFd<OwnedFd>,
+}
+
+/// Wait statuses of processes that somebody else reaps, by pid. Bounded: the newest are kept.
+#[derive(Debug, Default)]
+pub struct Exits {
+    statuses: Mutex<VecDeque<(i32, i32)>>,
+    changed: Notify,
+}
+
+impl Exits {
+    const KEPT: usize = 256;
+
+    pub fn record(&self, pid: i32, status: i32) {
+        let mut statuses = self.statuses.lock().expect("no panic while locked");
+        statuses.push_back((pid, status));
+        if statuses.len() > Self::KEPT {
+            statuses.pop_front();
+        }
+        drop(statuses);
+        self.changed.notify_waiters();
+    }
+
+    fn take(&self, pid: i32) -> Option<i32> {
+        let mut statuses = self.statuses.lock().expect("no panic while locked");
+        let position = statuses.iter().position(|(known, _)| *known == pid)?;
+        statuses.remove(position).map(|(_, status)| status)
+    }
+
+    async fn wait(&self, pid: i32) -> i32 {
+        loop {
+            let changed = self.changed.notified();
+            if let Some(status) = self.take(pid) {
+                return status;
+            }
+            changed.await;
+        }
+    }
+}
+
+/// What the worker was sent back to, and what of it could not be brought back.
+#[derive(Debug)]
+pub struct Restored {
+    pub lost: Vec<String>,
+    /// Stray processes of the lost worker that were ended.
+    pub swept: usize,
+}
+
+#[derive(Debug)]
+pub struct Link {
+    requests: OwnedFd,
+    replies: AsyncFd<OwnedFd>,
+    stdout: AsyncFd<OwnedFd>,
+    stderr: AsyncFd<OwnedFd>,
+    dump: OwnedFd,
+    control: Control,
+    keeper: Control,
+    keeper_pidfd: Option<AsyncFd<OwnedFd>>,
+    keeper_exits: Exits,
+    swept: VecDeque<usize>,
+    template: Arc<Template>,
+    worker: Worker,
+    frozen: Vec<Frozen>,
+    inbox: BytesMut,
+    chunk: Vec<u8>,
+    next_id: u64,
+    confined: bool,
+    dead: bool,
+    open: Open,
+}
+
+/// Which pipes have not ended. One that has is ready for ever, so it must not be waited on again.
+#[derive(Debug)]
+struct Open {
+    replies: bool,
+    stdout: bool,
+    stderr: bool,
+}
+
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default)]
+struct ControlMessage {
+    hello: Option<u32>,
+    wire: Option<u32>,
+    checkpoint: Option<String>,
+    frozen: Option<String>,
+    resumed: Option<String>,
+    lost: Vec<String>,
+    error: Option<String>,
+}
+
+impl Link {
+    /// Forks a worker and waits until it has said who it is. `start` has still to be sent.
+    pub async fn open(probes: &Probes, wanted: &Wanted<'_>, profile: &Profile) -> Result<Self, Error> {
+        let key = Key::new(wanted);
+        let confinement = Confinement::new(profile, wanted.interpreter);
+        let nursery = match &confinement {
+            Some(_) => Some(probes.nursery().await?),
+            None => None,
+        };
+        let template = probes.templates.get(&key, nursery).await?;
+        let result = match (&confinement, nursery) {
+            (Some(confinement), Some(nursery)) => {
+                let keeper = nursery.keeper(&confinement.keeper_request()).await?;
+                Self::fork(template, Some((confinement, keeper))).await
+            }
+            _ => Self::fork(template, None).await,
+        };
+        if result.is_err() {
+            // Whatever went wrong, the next session shall not meet the same template.
+            probes.templates.forget(&key);
+        }
+        result
+    }
+
+    async fn fork(
+        template: Arc<Template>,
+        confined: Option<(&Confinement, nursery::ConfinedKeeper)>,
+    ) -> Result<Self, Error> {
+        let pipe =
+            || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| Error::Descriptors(e.into()));
+        let (requests_end, requests) = pipe()?;
+        let (replies, replies_end) = pipe()?;
+        let (stdout, stdout_end) = pipe()?;
+        let (stderr, stderr_end) = pipe()?;
+        let (dump, dump_end) = pipe()?;
+        let (control, control_end) = Control::pair().map_err(Error::Descriptors)?;
+        let mut passed = vec![
+            requests_end.as_fd(),
+            replies_end.as_fd(),
+            stdout_end.as_fd(),
+            stderr_end.as_fd(),
+            dump_end.as_fd(),
+            control_end.as_fd(),
+        ];
+        let is_confined = confined.is_some();
+        let (keeper, mut failed) = if let Some((confinement, keeper)) = &confined {
+            passed.push(keeper.pidfd.as_fd());
+            passed.extend(keeper.ruleset.as_ref().map(AsFd::as_fd));
+            let confine = confinement.confine_message(keeper.ruleset.is_some());
+            let failed = template.fork(Some(&confine), &passed)?;
+            (None, failed)
+        } else {
+            let (keeper, keeper_end) = Control::pair().map_err(Error::Descriptors)?;
+            passed.push(keeper_end.as_fd());
+            let failed = template.fork(None, &passed)?;
+            (Some(keeper), failed)
+        };
+        let keeper = match (keeper, confined) {
+            (Some(keeper), _) => keeper,
+            (None, Some((_, keeper))) => keeper.control,
+            (None, None) => unreachable!("a keeper was made or passed"),
+        };
+        drop((requests_end, replies_end, stdout_end, stderr_end, dump_end, control_end));
+        let start = |message: String| Error::Start { message };
+        let hello = tokio::select! {
+            hello = control.receive_message::<ControlMessage>() => hello,
+            Ok(message) = &mut failed => return Err(start(message)),
+        };
+        let (message, mut datagram) = hello.map_err(|error| start(error.to_string()))?;
+        if let Some(error) = message.error {
+            return Err(start(error));
+        }
+        if message.hello.is_none() || message.wire != Some(wire::WIRE_VERSION) {
+            return Err(start(format!(
+                "it speaks wire version {:?}, this is version {}",
+                message.wire,
+                wire::WIRE_VERSION
+            )));
+        }
+        let worker = Worker::from_datagram(&mut datagram, is_confined).map_err(|error| start(error.to_string()))?;
+        rustix::io::ioctl_fionbio(&requests, true).map_err(|e| Error::Descriptors(e.into()))?;
+        rustix::io::ioctl_fionbio(&dump, true).map_err(|e| Error::Descriptors(e.into()))?;
+        Ok(Self {
+            requests,
+            replies: readable(replies).map_err(Error::Descriptors)?,
+            stdout: readable(stdout).map_err(Error::Descriptors)?,
+            stderr: readable(stderr).map_err(Error::Descriptors)?,
+            dump,
+            control,
+            keeper,
+            keeper_pidfd: None,
+            keeper_exits: Exits::default(),
+            swept: VecDeque::new(),
+            template,
+            worker,
+            frozen: Vec::new(),
+            inbox: BytesMut::with_capacity(READ_BYTES),
+            chunk: vec![0; READ_BYTES],
+            next_id: 1,
+            confined: is_confined,
+            dead: false,
+            open: Open { replies: true, stdout: true, stderr: true },
+        })
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.worker.pid
+    }
+
+    pub fn is_confined(&self) -> bool {
+        self.confined
+    }
+
+    /// Output of the last `LinkEvent::Output`.
+    pub fn chunk(&self, count: usize) -> &[u8] {
+        &self.chunk[..count]
+    }
+
+    /// Sends a request and returns its id. Small ones go out in one write; a large one waits for the worker to read.
+    pub async fn request(&mut self, op: Op, blob: &[u8]) -> Result<u64, Error> {
+        let id = self.next_id;
+        self.next_id += 1;
+        let mut frame = Vec::with_capacity(256 + blob.len());
+        wire::encode(Request { ch: CHANNEL, id, op, blob: 0 }, blob, &mut frame);
+        let unreachable = |error: io::Error| Error::Unreachable { message: error.to_string() };
+        let mut rest = frame.as_slice();
+        while !rest.is_empty() {
+            match rustix::io::write(&self.requests, rest) {
+                Ok(count) => rest = &rest[count..],
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    tokio::select! {
+                        ready = until_writable(self.requests.as_fd()) => ready.map_err(unreachable)?,
+                        _ = self.worker.pidfd.readable() => return Err(Error::Unreachable { message: "it ended".to_owned() }),
+                        () = tokio::time::sleep(ANSWER_TIMEOUT) => {
+                            return Err(Error::Unreachable { message: "it does not read its requests".to_owned() });
+                        }
+                    }
+                }
+                Err(error) => return Err(unreachable(error.into())),
+            }
+        }
+        Ok(id)
+    }
+
+    /// The next thing that happens. Cancel-safe.
+    pub async fn next(&mut self) -> LinkEvent {
+        loop {
+            match wire::decode::<Reply>(&mut self.inbox) {
+                Ok(Some((reply, blob))) => return LinkEvent::Reply(Box::new(reply), blob),
+                Ok(None) => {}
+                Err(error) => {
+                    self.inbox.clear();
+                    self.kill();
+                    return LinkEvent::Died { garbage: Some(error.to_string()) };
+                }
+            }
+            tokio::select! {
+                biased;
+                ready = self.replies.readable(), if self.open.replies => match ready {
+                    Ok(mut guard) => match read_into(self.replies.as_fd(), &mut self.inbox) {
+                        Err(Errno::AGAIN) => guard.clear_ready(),
+                        Ok(0) => self.open.replies = false,
+                        Ok(_) | Err(Errno::INTR) => {}
+                        Err(_) => self.open.replies = false,
+                    },
+                    Err(_) => self.open.replies = false,
+                },
+                ready = self.stdout.readable(), if self.open.stdout => {
+                    if let Some(count) = read_output(ready, &self.stdout, &mut self.chunk, &mut self.open.stdout) {
+                        return LinkEvent::Output(Stream::Stdout, count);
+                    }
+                }
+                ready = self.stderr.readable(), if self.open.stderr => {
+                    if let Some(count) = read_output(ready, &self.stderr, &mut self.chunk, &mut self.open.stderr) {
+                        return LinkEvent::Output(Stream::Stderr, count);
+                    }
+                }
+                datagram = self.keeper.receive() => match datagram {
+                    Ok(mut datagram) if !datagram.bytes.is_empty() => self.keeper_said(&mut datagram),
+                    // Without its keeper nothing holds the session together: what is left of it ends.
+                    _ => {
+                        self.kill();
+                        self.dead = true;
+                        return LinkEvent::Died { garbage: Some("its keeper was killed".to_owned()) };
+                    }
+                },
+                datagram = self.control.receive(), if !self.dead => match datagram {
+                    Ok(datagram) if !datagram.bytes.is_empty() => self.control_said(datagram).await,
+                    _ => self.dead = true,
+                },
+                _ = self.worker.pidfd.readable() => {
+                    self.dead = true;
+                    return LinkEvent::Died { garbage: None };
+                }
+            }
+        }
+    }
+
+    fn keeper_said(&mut self, datagram: &mut Datagram) {
+        match Report::parse(&datagram.bytes) {
+            Some(Report::Ready) => {
+                self.keeper_pidfd = datagram.sender().and_then(|(_, pidfd)| readable(pidfd)).ok();
+            }
+            Some(Report::Exit { pid, status }) => self.keeper_exits.record(pid, status),
+            Some(Report::Swept(count)) => self.swept.push_back(count),
+            Some(Report::Failed(why)) => tracing::warn!(why, "a keeper failed"),
+            None => tracing::warn!("a keeper said something of no known kind"),
+        }
+    }
+
+    /// A worker offers the way to its frozen copy, which then has to say who it is itself.
+    async fn control_said(&mut self, datagram: Datagram) {
+        let message: ControlMessage = serde_json::from_slice(&datagram.bytes).unwrap_or_default();
+        let (Some(id), Some(socket)) = (message.checkpoint, datagram.descriptors.into_iter().next()) else {
+            tracing::warn!("a worker sent a control message of no known kind");
+            return;
+        };
+        let frozen = async {
+            let control = Control::new(socket)?;
+            let (message, mut hello) = control.receive_message::<ControlMessage>().await?;
+            if message.frozen.as_deref() != Some(&id) {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "it is another checkpoint"));
+            }
+            let worker = Worker::from_datagram(&mut hello, self.confined)?;
+            Ok(Frozen { id: id.clone(), control, worker })
+        };
+        match frozen.await {
+            Ok(frozen) => self.frozen.push(frozen),
+            Err(error) => tracing::warn!(%error, id, "a frozen copy did not say who it is"),
+        }
+    }
+
+    /// Output that is in the pipes now, without waiting for more.
+    pub fn drain(&mut self, mut take: impl FnMut(Stream, &[u8])) {
+        for (stream, descriptor) in [(Stream::Stdout, &self.stdout), (Stream::Stderr, &self.stderr)] {
+            // As much as there is at this moment: a thread that prints forever must not keep us here.
+            let mut left = rustix::io::ioctl_fionread(descriptor.get_ref()).unwrap_or(0);
+            while left > 0 {
+                let Ok(count @ 1..) = rustix::io::read(descriptor.get_ref(), &mut self.chunk) else { break };
+                take(stream, &self.chunk[..count]);
+                left = left.saturating_sub(count as u64);
+            }
+        }
+    }
+
+    /// Whether the frozen copy with this id is there. The worker offers it before it answers, but on another descriptor, so
+    /// the answer may be read first.
+    pub async fn has_checkpoint(&mut self, id: &str) -> bool {
+        while !self.frozen.iter().any(|frozen| frozen.id == id) {
+            match tokio::time::timeout(ANSWER_TIMEOUT, self.control.receive()).await {
+                Ok(Ok(datagram)) if !datagram.bytes.is_empty() => self.control_said(datagram).await,
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Lets go of all frozen copies but the newest `keep`.
+    pub fn keep_newest_checkpoints(&mut self, keep: usize) {
+        let excess = self.frozen.len().saturating_sub(keep);
+        self.frozen.drain(..excess);
+    }
+
+    /// Ends the worker and goes on in its frozen copy.
+    pub async fn roll_back(&mut self, id: &str) -> Result<Restored, Error> {
+        let position =
+            self.frozen.iter().position(|frozen| frozen.id == id).ok_or_else(|| Error::NoCheckpoint(id.to_owned()))?;
+        // Younger copies hold a future that is being given up.
+        self.frozen.truncate(position + 1);
+        let frozen = self.frozen.pop().ok_or_else(|| Error::NoCheckpoint(id.to_owned()))?;
+        self.kill();
+        self.ended(ANSWER_TIMEOUT).await;
+        let swept = self.sweep(std::iter::once(frozen.worker.kept_pid)).await;
+        let pipe =
+            || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| Error::Descriptors(e.into()));
+        // New pipes, because the old ones may hold half a frame in either direction.
+        let (requests_end, requests) = pipe()?;
+        let (replies, replies_end) = pipe()?;
+        let unreachable = |error: io::Error| Error::Unreachable { message: format!("its frozen copy: {error}") };
+        frozen
+            .control
+            .send(&serde_json::json!({"op": "resume"}), &[requests_end.as_fd(), replies_end.as_fd()])
+            .map_err(unreachable)?;
+        drop((requests_end, replies_end));
+        let (message, _) = frozen.control.receive_message::<ControlMessage>().await.map_err(unreachable)?;
+        if message.resumed.is_none() {
+            return Err(Error::Unreachable { message: "its frozen copy did not resume".to_owned() });
+        }
+        rustix::io::ioctl_fionbio(&requests, true).map_err(|e| Error::Descriptors(e.into()))?;
+        self.requests = requests;
+        self.replies = readable(replies).map_err(Error::Descriptors)?;
+        self.control = frozen.control;
+        self.worker = frozen.worker;
+        self.inbox.clear();
+        self.dead = false;
+        self.open.replies = true;
+        Ok(Restored { lost: message.lost, swept })
+    }
+
+    /// Ends every process of the session but the given ones, the worker and the frozen copies.
+    async fn sweep(&mut self, keep: impl Iterator<Item = i32>) -> usize {
+        let keep = keep.chain(self.frozen.iter().map(|frozen| frozen.worker.kept_pid)).collect();
+        if self.keeper.send_bytes(Order::Sweep { keep }.encode().as_bytes(), &[]).is_err() {
+            return 0;
+        }
+        let answer = async {
+            loop {
+                if let Some(count) = self.swept.pop_front() {
+                    return count;
+                }
+                match self.keeper.receive().await {
+                    Ok(mut datagram) if !datagram.bytes.is_empty() => self.keeper_said(&mut datagram),
+                    _ => return 0,
+                }
+            }
+        };
+        tokio::time::timeout(ANSWER_TIMEOUT, answer).await.unwrap_or(0)
+    }
+
+    /// Asks for the Python stacks of all threads; they arrive on the dump pipe.
+    pub fn ask_for_stacks(&self) {
+        self.signal(Signal::USR1);
+    }
+
+    /// What the dump pipe holds now.
+    pub fn take_stacks(&self) -> String {
+        let mut bytes = Vec::new();
+        let mut buffer = [0; 16 << 10];
+        while let Ok(count @ 1..) = rustix::io::read(&self.dump, &mut buffer) {
+            bytes.extend_from_slice(&buffer[..count]);
+            if bytes.len() > 256 << 10 {
+                break;
+            }
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// First step of the ladder: the cell's frames get a `KeyboardInterrupt`, its child processes a SIGINT.
+    pub fn interrupt(&self) {
+        self.signal(Signal::INT);
+        let frozen = self.frozen.iter().map(|frozen| frozen.worker.kept_pid);
+        let except = std::iter::once(self.worker.kept_pid).chain(frozen).collect();
+        let order = Order::Signal { signal: Signal::INT.as_raw(), except };
+        if let Err(error) = self.keeper.send_bytes(order.encode().as_bytes(), &[]) {
+            tracing::debug!(%error, "the keeper could not be asked to interrupt children");
+        }
+    }
+
+    /// Second step: every line of the cell raises until it is gone.
+    pub fn force(&self) {
+        self.signal_raw(libc::SIGRTMIN() + FORCE_OFFSET);
+    }
+
+    /// Last step.
+    pub fn kill(&self) {
+        self.signal(Signal::KILL);
+    }
+
+    fn signal(&self, signal: Signal) {
+        self.signal_raw(signal.as_raw());
+    }
+
+    fn signal_raw(&self, signal: i32) {
+        use std::os::fd::AsRawFd;
+        // SAFETY: a system call on a descriptor we own; no memory is passed. rustix has no real-time signals.
+        let result = unsafe {
+            libc::syscall(libc::SYS_pidfd_send_signal, self.worker.pidfd.as_raw_fd(), signal, std::ptr::null::<()>(), 0)
+        };
+        if result < 0 {
+            tracing::debug!(signal, error = %io::Error::last_os_error(), "a worker could not be signalled");
+        }
+    }
+
+    /// Waits for the worker to end.
+    async fn ended(&self, limit: Duration) {
+        if tokio::time::timeout(limit, self.worker.pidfd.readable()).await.is_err() {
+            tracing::warn!(pid = self.worker.pid, "a killed worker did not end");
+        }
+    }
+
+    /// The wait status of the worker that ended, from whoever reaped it; `None` when nobody said in time.
+    pub async fn exit_status(&mut self) -> Option<i32> {
+        let template_exits = self.template.exits().clone();
+        let (pid, kept_pid) = (self.worker.pid, self.worker.kept_pid);
+        let status = async {
+            loop {
+                if let Some(status) = self.keeper_exits.take(kept_pid) {
+                    return Some(status);
+                }
+                tokio::select! {
+                    status = template_exits.wait(pid) => return Some(status),
+                    datagram = self.keeper.receive() => match datagram {
+                        Ok(mut datagram) if !datagram.bytes.is_empty() => self.keeper_said(&mut datagram),
+                        _ => return None,
+                    },
+                }
+            }
+        };
+        tokio::time::timeout(EXIT_STATUS_TIMEOUT, status).await.unwrap_or(None)
+    }
+
+    /// Ends the session's processes, all of them, and waits until its keeper is gone.
+    pub async fn close(self) {
+        let Self { keeper, keeper_pidfd, frozen, worker, .. } = self;
+        drop((keeper, frozen));
+        let gone = match &keeper_pidfd {
+            Some(pidfd) => pidfd,
+            None => &worker.pidfd,
+        };
+        if tokio::time::timeout(ANSWER_TIMEOUT, gone.readable()).await.is_err() {
+            tracing::warn!(pid = worker.pid, "a session's processes did not end in time");
+        }
+    }
+
+    /// Resident memory of the worker in MiB.
+    pub fn resident_mb(&self) -> Option<f64> {
+        let text = std::fs::read_to_string(format!("/proc/{}/statm", self.worker.pid)).ok()?;
+        let pages: f64 = text.split(' ').nth(1)?.parse().ok()?;
+        #[expect(clippy::cast_precision_loss, reason = "page sizes are small")]
+        Some(pages * rustix::param::page_size() as f64 / f64::from(1 << 20))
+    }
+
+    /// What is there to show in `get_status`: pids by role.
+    pub fn processes(&self) -> BTreeMap<&'static str, Vec<i32>> {
+        let mut processes = BTreeMap::from([("worker", vec![self.worker.pid])]);
+        if !self.frozen.is_empty() {
+            processes.insert("checkpoints", self.frozen.iter().map(|frozen| frozen.worker.pid).collect());
+        }
+        processes
+    }
+}
+
+impl Worker {
+    fn from_datagram(datagram: &mut Datagram, confined: bool) -> io::Result<Self> {
+        let (pid, pidfd) = datagram.sender()?;
+        let kept_pid = if confined { pid_within(&pidfd)? } else { pid };
+        Ok(Self { pid, kept_pid, pidfd: readable(pidfd)? })
+    }
+}
+
+/// Reads output that is ready; `None` when there is none after all.
+fn read_output(
+    ready: io::Result<AsyncFdReadyGuard<'_, OwnedFd>>,
+    pipe: &AsyncFd<OwnedFd>,
+    chunk: &mut [u8],
+    open: &mut bool,
+) -> Option<usize> {
+    let Ok(mut guard) = ready else {
+        *open = false;
+        return None;
+    };
+    match rustix::io::read(pipe.get_ref(), chunk) {
+        Ok(count @ 1..) => return Some(count),
+        Err(Errno::AGAIN) => guard.clear_ready(),
+        Err(Errno::INTR) => {}
+        Ok(_) | Err(_) => *open = false,
+    }
+    None
+}
+
+fn read_into(descriptor: BorrowedFd, buffer: &mut BytesMut) -> rustix::io::Result<usize> {
+    buffer.reserve(READ_BYTES);
+    let spare = buffer.spare_capacity_mut();
+    let (initialised, _) = rustix::io::read(descriptor, spare)?;
+    let count = initialised.len();
+    // SAFETY: the kernel has just written that many bytes of the spare capacity.
+    unsafe { buffer.set_len(buffer.len() + count) };
+    Ok(count)
+}
+
+/// A worker's end, in words.
+pub fn describe_exit(status: i32) -> (Option<i32>, Option<String>) {
+    if libc::WIFSIGNALED(status) {
+        let signal = libc::WTERMSIG(status);
+        return (None, Some(signal_name(signal)));
+    }
+    (Some(libc::WEXITSTATUS(status)), None)
+}
+
+fn signal_name(signal: i32) -> String {
+    let names: HashMap<i32, &str> = [
+        (libc::SIGABRT, "SIGABRT"),
+        (libc::SIGBUS, "SIGBUS"),
+        (libc::SIGFPE, "SIGFPE"),
+        (libc::SIGHUP, "SIGHUP"),
+        (libc::SIGILL, "SIGILL"),
+        (libc::SIGINT, "SIGINT"),
+        (libc::SIGKILL, "SIGKILL"),
+        (libc::SIGPIPE, "SIGPIPE"),
+        (libc::SIGSEGV, "SIGSEGV"),
+        (libc::SIGSYS, "SIGSYS"),
+        (libc::SIGTERM, "SIGTERM"),
+        (libc::SIGXCPU, "SIGXCPU"),
+        (libc::SIGXFSZ, "SIGXFSZ"),
+    ]
+    .into();
+    names.get(&signal).map_or_else(|| format!("signal {signal}"), |name| (*name).to_owned())
+}

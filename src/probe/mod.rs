@@ -1,0 +1,88 @@
+//! The Rust end of the wire: the embedded probe, templates that workers are forked from, and links to workers.
+//!
+//! Called by the nouns (`session` today). Knows processes, descriptors and frames; knows nothing of what a cell means.
+
+pub mod control;
+pub mod link;
+pub mod nursery;
+pub mod template;
+pub mod wire;
+
+use std::fmt::Write;
+
+/// Every module of the probe that is sent over a launcher's stdin. A test compares this table with the directory.
+const SOURCES: &[(&str, &str)] = &[
+    ("", include_str!("../../probe/pylair/__init__.py")),
+    ("activate", include_str!("../../probe/pylair/activate.py")),
+    ("checkpoint", include_str!("../../probe/pylair/checkpoint.py")),
+    ("children", include_str!("../../probe/pylair/children.py")),
+    ("confine", include_str!("../../probe/pylair/confine.py")),
+    ("descriptors", include_str!("../../probe/pylair/descriptors.py")),
+    ("errors", include_str!("../../probe/pylair/errors.py")),
+    ("event_loop", include_str!("../../probe/pylair/event_loop.py")),
+    ("execute", include_str!("../../probe/pylair/execute.py")),
+    ("loader", include_str!("../../probe/pylair/loader.py")),
+    ("output", include_str!("../../probe/pylair/output.py")),
+    ("template", include_str!("../../probe/pylair/template.py")),
+    ("unwind", include_str!("../../probe/pylair/unwind.py")),
+    ("wire", include_str!("../../probe/pylair/wire.py")),
+    ("worker", include_str!("../../probe/pylair/worker.py")),
+];
+
+/// The argument of `python -c` that starts a probe.
+pub fn stage0() -> &'static str {
+    last_line(include_str!("../../probe/pylair/bootstrap/stage0.py"))
+}
+
+/// What to write to a launcher's stdin so that `entry` runs with `config`.
+pub fn bootstrap<C: serde::Serialize>(entry: &str, config: &C) -> Vec<u8> {
+    #[derive(serde::Serialize)]
+    struct Payload<'a, C> {
+        sources: std::collections::BTreeMap<&'a str, &'a str>,
+        entry: &'a str,
+        config: &'a C,
+    }
+    let payload = Payload { sources: SOURCES.iter().copied().collect(), entry, config };
+    let payload = serde_json::to_vec(&payload).expect("configs serialise");
+    let mut text = last_line(include_str!("../../probe/pylair/bootstrap/stage1.py"))
+        .replace("@SIZE@", &payload.len().to_string())
+        .replace("@MARK@", "0");
+    writeln!(text).expect("a String cannot refuse text");
+    let mut bytes = text.into_bytes();
+    bytes.extend_from_slice(&payload);
+    bytes
+}
+
+fn last_line(text: &'static str) -> &'static str {
+    text.trim_end().rsplit('\n').next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_holds_every_module_of_the_probe() {
+        let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("probe/pylair");
+        let mut files: Vec<String> = std::fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter_map(|name| Some(name.strip_suffix(".py")?.replace("__init__", "")))
+            .collect();
+        files.sort();
+        let table: Vec<&str> = SOURCES.iter().map(|(name, _)| *name).collect();
+        assert_eq!(files, table);
+    }
+
+    #[test]
+    fn stage_one_is_a_single_line() {
+        let bytes = bootstrap("template", &serde_json::json!({}));
+        let line = bytes.split(|byte| *byte == b'\n').next().unwrap();
+        let size: usize = String::from_utf8_lossy(line)
+            .split(|c: char| !c.is_ascii_digit())
+            .filter_map(|digits| digits.parse().ok())
+            .max()
+            .unwrap();
+        assert_eq!(bytes.len(), line.len() + 1 + size);
+    }
+}

@@ -1,0 +1,440 @@
+//! Templates: interpreters started once, kept warm, and forked into workers in milliseconds.
+//!
+//! One per interpreter, import-time environment and preload set; confined and unconfined workers never share one, and one
+//! that has loaded packages belongs to one owner. Called by `probe::link`.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs::File,
+    io,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::{Arc, Mutex},
+    time::Instant,
+};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::{OnceCell, oneshot};
+
+use super::{
+    bootstrap,
+    control::{ANSWER_TIMEOUT, Control},
+    link::Exits,
+    nursery::Nursery,
+    stage0,
+    wire::WIRE_VERSION,
+};
+use crate::python::Interpreter;
+
+/// Templates kept at once; the one unused for longest goes first.
+const MAX_TEMPLATES: usize = 12;
+const MAX_LOG_BYTES: usize = 8 << 10;
+
+/// Variables that numeric libraries read when they are imported, so that they belong to a template with preloads.
+const IMPORT_TIME_VARIABLES: &[&str] =
+    &["BLIS_", "GOTO_", "LD_LIBRARY_PATH", "MKL_", "MPLBACKEND", "NUMBA_", "NUMEXPR_", "OMP_", "OPENBLAS_", "VECLIB_"];
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("`{executable}` could not be started as a template")]
+    Start { executable: PathBuf, source: io::Error },
+    #[error("`{executable}` did not become a template: {message}")]
+    Broken { executable: PathBuf, message: String },
+    #[error("`{executable}` could not fork a worker: {message}")]
+    Fork { executable: PathBuf, message: String },
+    #[error("preloading failed: {message}")]
+    Preload { message: String },
+}
+
+/// What makes two templates different.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Key {
+    executable: PathBuf,
+    env: BTreeMap<String, String>,
+    preload: Option<Preload>,
+    confined: bool,
+}
+
+/// A template that loads packages is for one owner, one environment and one search path.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Preload {
+    modules: Vec<String>,
+    owner: Arc<str>,
+    prefix: Option<PathBuf>,
+    python_path: Vec<String>,
+    watched: Vec<PathBuf>,
+}
+
+/// What a session wants of a template.
+#[derive(Debug, Clone)]
+pub struct Wanted<'a> {
+    pub interpreter: &'a Interpreter,
+    /// The base interpreter of a venv, where the venv can be entered from it exactly.
+    pub base: Option<&'a Interpreter>,
+    pub env: &'a BTreeMap<String, String>,
+    pub preload: &'a [String],
+    pub python_path: &'a [String],
+    pub owner: &'a Arc<str>,
+    pub confined: bool,
+}
+
+impl Key {
+    pub fn new(wanted: &Wanted) -> Self {
+        let preloads = !wanted.preload.is_empty();
+        let env = wanted
+            .env
+            .iter()
+            .filter(|(name, _)| belongs_to_template(name, preloads))
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        let preload = preloads.then(|| Preload {
+            modules: wanted.preload.to_vec(),
+            owner: wanted.owner.clone(),
+            prefix: wanted.interpreter.is_venv().then(|| wanted.interpreter.prefix.clone()),
+            python_path: wanted.python_path.to_vec(),
+            watched: wanted.interpreter.site_packages.clone(),
+        });
+        // A preloading template is the venv's own interpreter: it runs `site` itself.
+        let executable = match wanted.base {
+            Some(base) if preload.is_none() => &base.executable,
+            _ => &wanted.interpreter.executable,
+        };
+        Self { executable: executable.clone(), env, preload, confined: wanted.confined }
+    }
+
+    /// The worker still has to run `site` unless its template did.
+    pub fn ran_site(&self) -> bool {
+        self.preload.is_some()
+    }
+}
+
+/// `PYTHONPATH` and `PYTHONHOME` would let a caller's files into the template; the worker applies the first itself.
+fn belongs_to_template(name: &str, preloads: bool) -> bool {
+    const WORKERS_OWN: &[&str] = &["PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONUNBUFFERED"];
+    if name.starts_with("PYTHON") {
+        return !WORKERS_OWN.contains(&name);
+    }
+    preloads && IMPORT_TIME_VARIABLES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// All templates of the daemon.
+#[derive(Debug)]
+pub struct Templates {
+    /// Our own program, which the keeper-to-be executes.
+    program: File,
+    slots: Mutex<HashMap<Key, Slot>>,
+}
+
+#[derive(Debug, Clone)]
+struct Slot {
+    template: Arc<OnceCell<Arc<Template>>>,
+    fingerprint: Vec<Option<(i64, i64)>>,
+    used: Instant,
+}
+
+impl Templates {
+    pub fn new(program: &Path) -> io::Result<Self> {
+        Ok(Self { program: File::open(program)?, slots: Mutex::default() })
+    }
+
+    pub fn count(&self) -> usize {
+        self.slots.lock().expect("no panic while locked").len()
+    }
+
+    /// The template for this key, started if there is none, replaced if its packages changed on disk.
+    pub async fn get(&self, key: &Key, nursery: Option<&Nursery>) -> Result<Arc<Template>, Error> {
+        let fingerprint = fingerprint(key);
+        let cell = {
+            let mut slots = self.slots.lock().expect("no panic while locked");
+            let stale = slots.get(key).is_some_and(|slot| {
+                slot.fingerprint != fingerprint || slot.template.get().is_some_and(|template| template.is_gone())
+            });
+            if stale {
+                slots.remove(key);
+            }
+            if slots.len() >= MAX_TEMPLATES && !slots.contains_key(key) {
+                let oldest = slots.iter().min_by_key(|(_, slot)| slot.used).map(|(key, _)| key.clone());
+                oldest.and_then(|oldest| slots.remove(&oldest));
+            }
+            let slot = slots.entry(key.clone()).or_insert_with(|| Slot {
+                template: Arc::default(),
+                fingerprint,
+                used: Instant::now(),
+            });
+            slot.used = Instant::now();
+            slot.template.clone()
+        };
+        cell.get_or_try_init(|| Template::start(key, self.program.as_fd(), nursery)).await.cloned()
+    }
+
+    /// Forgets a template that failed, so that the next session gets a new one.
+    pub fn forget(&self, key: &Key) {
+        self.slots.lock().expect("no panic while locked").remove(key);
+    }
+}
+
+/// Change times of what a template has loaded: the interpreter, and the package directories if it preloads.
+fn fingerprint(key: &Key) -> Vec<Option<(i64, i64)>> {
+    use std::os::unix::fs::MetadataExt;
+    let watched = key.preload.iter().flat_map(|preload| &preload.watched);
+    std::iter::once(&key.executable)
+        .chain(watched)
+        .map(|path| std::fs::metadata(path).ok().map(|metadata| (metadata.mtime(), metadata.mtime_nsec())))
+        .collect()
+}
+
+#[derive(Debug)]
+enum Held {
+    /// Killed and reaped when dropped.
+    Child(#[expect(dead_code, reason = "held to be reaped")] tokio::process::Child),
+    /// Spawned by the nursery, which reaps it; leaves when its control socket closes.
+    Elsewhere(#[expect(dead_code, reason = "held to name the process")] OwnedFd),
+}
+
+/// One running template.
+#[derive(Debug)]
+pub struct Template {
+    executable: PathBuf,
+    control: Arc<Control>,
+    next: std::sync::atomic::AtomicU64,
+    shared: Arc<Shared>,
+    reader: tokio::task::JoinHandle<()>,
+    _held: Held,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    forks: Mutex<HashMap<u64, oneshot::Sender<String>>>,
+    exits: Arc<Exits>,
+    gone: std::sync::atomic::AtomicBool,
+}
+
+#[derive(Debug, Serialize)]
+struct Config<'a> {
+    preload: &'a [String],
+    executable: &'a Path,
+    prefix: Option<&'a Path>,
+    python_path: &'a [String],
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Message {
+    wire: Option<u32>,
+    error: Option<String>,
+    forked: Option<u64>,
+    failed: Option<u64>,
+    exit: Option<i32>,
+    status: Option<i32>,
+}
+
+#[derive(Debug, Serialize)]
+struct ForkRequest<'a> {
+    op: &'static str,
+    fork: u64,
+    confine: Option<&'a serde_json::Value>,
+}
+
+impl Template {
+    async fn start(key: &Key, program: BorrowedFd<'_>, nursery: Option<&Nursery>) -> Result<Arc<Self>, Error> {
+        let start = |source| Error::Start { executable: key.executable.clone(), source };
+        let (control, theirs) = Control::pair().map_err(start)?;
+        let (log, log_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| start(e.into()))?;
+        let preload = key.preload.as_ref();
+        let config = Config {
+            preload: preload.map_or(&[], |preload| &preload.modules),
+            executable: &key.executable,
+            prefix: preload.and_then(|preload| preload.prefix.as_deref()),
+            python_path: preload.map_or(&[], |preload| &preload.python_path),
+        };
+        let stdin = memory_file(&bootstrap("template", &config)).map_err(start)?;
+        let mut env = key.env.clone();
+        // UTF-8 whatever the locale says, as in every Python from 3.15 on.
+        env.insert("PYTHONUTF8".to_owned(), "1".to_owned());
+        env.entry("PATH".to_owned()).or_insert_with(|| "/usr/local/bin:/usr/bin:/bin".to_owned());
+        let descriptors = [stdin.as_fd(), log_end.as_fd(), log_end.as_fd(), theirs.as_fd(), program];
+        let held = match nursery {
+            Some(nursery) => {
+                let argv = [
+                    key.executable.as_os_str().to_string_lossy().into_owned(),
+                    "-S".into(),
+                    "-c".into(),
+                    stage0().into(),
+                ];
+                Held::Elsewhere(nursery.spawn(&argv, &env, &descriptors).await.map_err(|error| Error::Broken {
+                    executable: key.executable.clone(),
+                    message: error.to_string(),
+                })?)
+            }
+            None => Held::Child(spawn(&key.executable, &env, descriptors).map_err(start)?),
+        };
+        drop((theirs, log_end, stdin));
+        let tail = Arc::new(Mutex::new(Vec::new()));
+        let log_task = tokio::spawn(keep_tail(log, tail.clone()));
+        let hello = control.receive_message::<Message>().await;
+        let broken = |message: String| Error::Broken { executable: key.executable.clone(), message };
+        match hello {
+            Ok((Message { wire: Some(WIRE_VERSION), .. }, _)) => {}
+            Ok((Message { wire: Some(other), .. }, _)) => {
+                return Err(broken(format!("it speaks wire version {other}, this is version {WIRE_VERSION}")));
+            }
+            Ok((Message { error: Some(message), .. }, _)) if preload.is_some() => {
+                return Err(Error::Preload { message });
+            }
+            Ok((message, _)) => {
+                return Err(broken(message.error.unwrap_or_else(|| "it said something else".to_owned())));
+            }
+            Err(error) => {
+                // Its last words are in the log pipe, which ends when it does.
+                drop(held);
+                let _ended = tokio::time::timeout(ANSWER_TIMEOUT, log_task).await;
+                let tail = String::from_utf8_lossy(&tail.lock().expect("no panic while locked")).trim().to_owned();
+                return Err(broken(if tail.is_empty() {
+                    error.to_string()
+                } else {
+                    format!("{error}; it said: {tail}")
+                }));
+            }
+        }
+        let control = Arc::new(control);
+        let shared = Arc::<Shared>::default();
+        let reader = tokio::spawn(read_template(control.clone(), shared.clone()));
+        Ok(Arc::new(Self { executable: key.executable.clone(), control, next: 1.into(), shared, reader, _held: held }))
+    }
+
+    fn is_gone(&self) -> bool {
+        self.shared.gone.load(std::sync::atomic::Ordering::Acquire)
+    }
+
+    /// Wait statuses of direct children, which the template reaps.
+    pub fn exits(&self) -> &Arc<Exits> {
+        &self.shared.exits
+    }
+
+    /// Asks for a worker with these descriptors. The answer, if one comes, is why it failed; success shows on the
+    /// worker's own control socket.
+    pub fn fork(
+        &self,
+        confine: Option<&serde_json::Value>,
+        descriptors: &[BorrowedFd],
+    ) -> Result<oneshot::Receiver<String>, Error> {
+        let fork = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let (failed, receiver) = oneshot::channel();
+        self.shared.forks.lock().expect("no panic while locked").insert(fork, failed);
+        self.control
+            .send(&ForkRequest { op: "fork", fork, confine }, descriptors)
+            .map_err(|error| Error::Fork { executable: self.executable.clone(), message: error.to_string() })?;
+        Ok(receiver)
+    }
+
+    pub fn executable(&self) -> &Path {
+        &self.executable
+    }
+}
+
+impl Drop for Template {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+async fn read_template(control: Arc<Control>, shared: Arc<Shared>) {
+    loop {
+        let message: Message = match control.receive().await {
+            Ok(datagram) if !datagram.bytes.is_empty() => match serde_json::from_slice(&datagram.bytes) {
+                Ok(message) => message,
+                Err(error) => {
+                    tracing::warn!(%error, "a template sent what is no message");
+                    break;
+                }
+            },
+            _ => break,
+        };
+        let take = |fork: u64| shared.forks.lock().expect("no panic while locked").remove(&fork);
+        match message {
+            Message { forked: Some(fork), .. } => drop(take(fork)),
+            Message { failed: Some(fork), error, .. } => {
+                if let Some(failed) = take(fork) {
+                    // The session may have given up waiting.
+                    let _unheard = failed.send(error.unwrap_or_default());
+                }
+            }
+            Message { exit: Some(pid), status: Some(status), .. } => shared.exits.record(pid, status),
+            other => tracing::warn!(?other, "a template sent a message of no known kind"),
+        }
+    }
+    shared.gone.store(true, std::sync::atomic::Ordering::Release);
+    for (_, failed) in shared.forks.lock().expect("no panic while locked").drain() {
+        let _unheard = failed.send("the template is gone".to_owned());
+    }
+}
+
+fn spawn(
+    executable: &Path,
+    env: &BTreeMap<String, String>,
+    descriptors: [BorrowedFd; 5],
+) -> io::Result<tokio::process::Child> {
+    let raw = descriptors.map(|descriptor| descriptor.as_raw_fd());
+    let mut command = std::process::Command::new(executable);
+    command.args(["-S", "-c", stage0()]).env_clear().envs(env).current_dir("/").stdin(Stdio::null());
+    // SAFETY: only async-signal-safe calls between fork and exec. Sources are first moved above the targets, so that no
+    // target overwrites a source that is still needed; dup2 also clears close-on-exec on the targets.
+    unsafe {
+        command.pre_exec(move || {
+            let mut moved = [-1; 5];
+            for (slot, source) in moved.iter_mut().zip(raw) {
+                *slot = libc::fcntl(source, libc::F_DUPFD_CLOEXEC, 10);
+                if *slot < 0 {
+                    return Err(io::Error::last_os_error());
+                }
+            }
+            for (target, source) in (0..).zip(moved) {
+                if libc::dup2(source, target) < 0 {
+                    return Err(io::Error::last_os_error());
+                }
+            }
+            libc::setsid();
+            Ok(())
+        });
+    }
+    tokio::process::Command::from(command).kill_on_drop(true).spawn()
+}
+
+fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
+    use std::io::{Seek, Write};
+    let mut file = File::from(rustix::fs::memfd_create("pylair-bootstrap", rustix::fs::MemfdFlags::CLOEXEC)?);
+    file.write_all(bytes)?;
+    file.rewind()?;
+    Ok(file.into())
+}
+
+async fn keep_tail(log: OwnedFd, tail: Arc<Mutex<Vec<u8>>>) {
+    use tokio::io::AsyncReadExt;
+    let Ok(mut log) = tokio::net::unix::pipe::Receiver::from_owned_fd(log) else { return };
+    let mut buffer = [0; 4096];
+    while let Ok(count @ 1..) = log.read(&mut buffer).await {
+        let mut tail = tail.lock().expect("no panic while locked");
+        tail.extend_from_slice(&buffer[..count]);
+        let excess = tail.len().saturating_sub(MAX_LOG_BYTES);
+        tail.drain(..excess);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_import_time_variables_make_templates_differ() {
+        let check = |name, preloads, expected| assert_eq!(belongs_to_template(name, preloads), expected, "{name}");
+        check("PYTHONHASHSEED", false, true);
+        check("PYTHONPATH", true, false);
+        check("OMP_NUM_THREADS", false, false);
+        check("OMP_NUM_THREADS", true, true);
+        check("HOME", true, false);
+    }
+}

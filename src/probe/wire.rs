@@ -1,0 +1,274 @@
+//! Frames of the wire: bytes to typed messages and back. The only code that knows frame bytes; docs/wire.md is the contract.
+//!
+//! Called by `probe::link`. Pure: no I/O, so that the golden frames in `tests/wire/` and a fuzzer can drive it.
+
+use bytes::{Buf, BytesMut};
+use serde::{Deserialize, Serialize};
+
+pub const WIRE_VERSION: u32 = 1;
+pub const MAX_HEADER_BYTES: usize = 1 << 20;
+pub const MAX_BLOB_BYTES: usize = 64 << 20;
+
+/// What a worker sent that is no frame. It ends the link.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error("a header of {0} bytes is over the limit of {MAX_HEADER_BYTES}")]
+    HeaderTooLong(usize),
+    #[error("a blob of {0} bytes is over the limit of {MAX_BLOB_BYTES}")]
+    BlobTooLong(usize),
+    #[error("the header is not valid: {0}")]
+    Header(String),
+}
+
+/// A header that says how long the blob behind it is.
+pub trait Header: Serialize + for<'de> Deserialize<'de> {
+    fn blob(&self) -> usize;
+    fn set_blob(&mut self, length: usize);
+}
+
+/// A request to a probe.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    pub ch: u32,
+    pub id: u64,
+    #[serde(flatten)]
+    pub op: Op,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub blob: usize,
+}
+
+impl Header for Request {
+    fn blob(&self) -> usize {
+        self.blob
+    }
+
+    fn set_blob(&mut self, length: usize) {
+        self.blob = length;
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub enum Op {
+    Start(Start),
+    Execute { cell: u64 },
+    Checkpoint { checkpoint: String },
+}
+
+/// What turns a freshly forked worker into this session's interpreter.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Start {
+    pub cwd: String,
+    pub env: std::collections::BTreeMap<String, String>,
+    pub executable: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<String>,
+    pub site: bool,
+    pub python_path: Vec<String>,
+}
+
+/// What a probe sends: one flat header, because flattened enums make serde parse twice and this is the hot path.
+/// Which fields are there depends on `ev` and, for `done`, on the request.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Reply {
+    pub ch: u32,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub id: u64,
+    pub ev: Event,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wire: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub python: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub implementation: Option<String>,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub stream: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<CellOutcome>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result_chars: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<Raised>,
+    pub new: Vec<String>,
+    pub changed: Vec<String>,
+    pub removed: Vec<String>,
+    pub names_cut: bool,
+    pub duration_us: u64,
+    pub cpu_us: u64,
+    pub notes: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub made: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    pub fork_us: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub blob: usize,
+}
+
+impl Header for Reply {
+    fn blob(&self) -> usize {
+        self.blob
+    }
+
+    fn set_blob(&mut self, length: usize) {
+        self.blob = length;
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// No event at all: the header of a frame that is none of ours.
+    #[default]
+    #[serde(skip)]
+    None,
+    Hello,
+    Output,
+    Display,
+    Done,
+}
+
+fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CellOutcome {
+    Ok,
+    Raised,
+    Interrupted,
+}
+
+/// A Python exception, as data.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Raised {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub message: String,
+    pub traceback: String,
+    pub line: Option<u64>,
+}
+
+/// Appends a frame to `out`.
+pub fn encode<H: Header>(mut header: H, blob: &[u8], out: &mut Vec<u8>) {
+    header.set_blob(blob.len());
+    let start = out.len();
+    out.extend_from_slice(&[0; 4]);
+    // Headers are our own structs with string keys, and a Vec cannot refuse bytes.
+    serde_json::to_writer(&mut *out, &header).expect("headers serialise");
+    let length = u32::try_from(out.len() - start - 4).expect("headers are small");
+    out[start..start + 4].copy_from_slice(&length.to_be_bytes());
+    out.extend_from_slice(blob);
+}
+
+/// Takes one whole frame off the front of `buffer`; `None` when more bytes are needed.
+pub fn decode<H: Header>(buffer: &mut BytesMut) -> Result<Option<(H, Vec<u8>)>, Error> {
+    let Some(prefix) = buffer.first_chunk::<4>() else { return Ok(None) };
+    let length = u32::from_be_bytes(*prefix) as usize;
+    if length > MAX_HEADER_BYTES {
+        return Err(Error::HeaderTooLong(length));
+    }
+    let Some(header) = buffer.get(4..4 + length) else { return Ok(None) };
+    // serde would take an array for a struct.
+    if header.first() != Some(&b'{') {
+        return Err(Error::Header("it is not an object".to_owned()));
+    }
+    let header: H = serde_json::from_slice(header).map_err(|error| Error::Header(error.to_string()))?;
+    let blob = header.blob();
+    if blob > MAX_BLOB_BYTES {
+        return Err(Error::BlobTooLong(blob));
+    }
+    if buffer.len() < 4 + length + blob {
+        buffer.reserve(4 + length + blob - buffer.len());
+        return Ok(None);
+    }
+    buffer.advance(4 + length);
+    Ok(Some((header, buffer.split_to(blob).to_vec())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use base64::{Engine, prelude::BASE64_STANDARD};
+
+    use super::*;
+
+    fn hex(text: &str) -> Vec<u8> {
+        (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
+    }
+
+    #[test]
+    fn golden_frames_decode_and_encode() {
+        let mut seen = 0;
+        for entry in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire")).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            seen += 1;
+            let golden: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+            let frame = hex(golden["frame_hex"].as_str().unwrap());
+            let mut buffer = BytesMut::from(&frame[..]);
+            let name = path.file_stem().unwrap().to_str().unwrap();
+            if name.starts_with("invalid") {
+                let decoded = decode::<Reply>(&mut buffer);
+                assert!(!matches!(decoded, Ok(Some(_))), "{name} was taken for a frame");
+                continue;
+            }
+            let blob = BASE64_STANDARD.decode(golden["blob_base64"].as_str().unwrap_or_default()).unwrap();
+            let is_request = golden["header"]["op"].is_string();
+            let mut again = Vec::new();
+            let decoded_blob = if is_request {
+                let (request, decoded_blob) = decode::<Request>(&mut buffer).unwrap().unwrap();
+                encode(request, &decoded_blob, &mut again);
+                decoded_blob
+            } else {
+                let (reply, decoded_blob) = decode::<Reply>(&mut buffer).unwrap().unwrap();
+                encode(reply, &decoded_blob, &mut again);
+                decoded_blob
+            };
+            assert_eq!(decoded_blob, blob, "{name}");
+            assert!(buffer.is_empty(), "{name}");
+            // The typed header must say everything the golden one says; defaults it adds are no difference.
+            let length = u32::from_be_bytes(*again.first_chunk().unwrap()) as usize;
+            let ours: serde_json::Value = serde_json::from_slice(&again[4..4 + length]).unwrap();
+            for (key, value) in golden["header"].as_object().unwrap() {
+                if value.is_null() || key == "ok" {
+                    continue;
+                }
+                assert_eq!(&ours[key], value, "{name}: {key}");
+            }
+            if is_request {
+                assert_eq!(again, frame, "{name} is not encoded to the same bytes");
+            }
+        }
+        assert!(seen >= 5, "the golden frames are missing");
+    }
+
+    #[test]
+    fn a_frame_cut_anywhere_waits_for_more() {
+        let mut whole = Vec::new();
+        encode(Request { ch: 1, id: 2, op: Op::Execute { cell: 3 }, blob: 0 }, b"x = 1", &mut whole);
+        for cut in 0..whole.len() {
+            let mut buffer = BytesMut::from(&whole[..cut]);
+            assert_eq!(decode::<Request>(&mut buffer), Ok(None), "cut at {cut}");
+            assert_eq!(buffer.len(), cut);
+        }
+    }
+
+    #[test]
+    fn garbage_is_refused() {
+        let check = |bytes: &[u8]| decode::<Reply>(&mut BytesMut::from(bytes)).unwrap_err();
+        assert!(matches!(check(b"GARBAGE GARBAGE"), Error::HeaderTooLong(_)));
+        assert!(matches!(check(b"\0\0\0\x02[]"), Error::Header(_)));
+        assert!(matches!(check(b"\0\0\0\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"), Error::Header(_)));
+        assert!(matches!(check(b"\0\0\0\x1b{\"ch\":1,\"blob\":99999999999}"), Error::BlobTooLong(_)));
+    }
+}

@@ -1,0 +1,169 @@
+//! A cell while it runs and after: the job a caller waits for, and the execution that came of it.
+
+use std::{
+    sync::{Arc, Mutex, OnceLock},
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+use tokio::sync::watch;
+
+use crate::{output::Capture, probe::wire::Raised};
+
+/// How a cell ended, or that it has not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    Ok,
+    Raised,
+    Interrupted,
+    TimedOut,
+    Died,
+    Running,
+}
+
+impl Outcome {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Raised => "raised",
+            Self::Interrupted => "interrupted",
+            Self::TimedOut => "timed_out",
+            Self::Died => "died",
+            Self::Running => "running",
+        }
+    }
+}
+
+/// What to do with the effects of a cell that ran out of time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, Serialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnTimeout {
+    #[default]
+    Keep,
+    Rollback,
+}
+
+/// Names that a cell bound, rebound or deleted.
+#[derive(Debug, Clone, Default, Serialize, schemars::JsonSchema)]
+pub struct Variables {
+    pub new: Vec<String>,
+    pub changed: Vec<String>,
+    pub removed: Vec<String>,
+}
+
+/// A finished cell. What it printed is in the job's capture.
+#[derive(Debug)]
+pub struct Execution {
+    pub outcome: Outcome,
+    pub result: Option<String>,
+    /// Length of the whole result, when the worker cut it.
+    pub result_chars: Option<u64>,
+    pub error: Option<Raised>,
+    pub variables: Variables,
+    pub duration: Duration,
+    pub cpu: Duration,
+    pub rss_mb: Option<f64>,
+    pub notes: Vec<String>,
+}
+
+/// One cell of one session, shared by everybody who waits for it.
+#[derive(Debug)]
+pub struct Job {
+    pub id: String,
+    pub owner: Arc<str>,
+    pub session: Arc<str>,
+    pub cell: u64,
+    pub started: Instant,
+    pub capture: Arc<Capture>,
+    /// Output that came between the cell before and this one.
+    pub late: Option<Late>,
+    finished: OnceLock<Arc<Execution>>,
+    done: watch::Sender<bool>,
+}
+
+/// Output of threads and children that arrived while no cell ran.
+#[derive(Debug, Clone)]
+pub struct Late {
+    pub after_cell: u64,
+    pub capture: Arc<Capture>,
+}
+
+impl Job {
+    pub(super) fn new(
+        id: String,
+        owner: Arc<str>,
+        session: Arc<str>,
+        cell: u64,
+        capture: Arc<Capture>,
+        late: Option<Late>,
+    ) -> Self {
+        Self {
+            id,
+            owner,
+            session,
+            cell,
+            started: Instant::now(),
+            capture,
+            late,
+            finished: OnceLock::new(),
+            done: watch::Sender::new(false),
+        }
+    }
+
+    pub(super) fn finish(&self, execution: Execution) {
+        // A cell ends once; a second end would be a bug that must not change what callers were told.
+        if self.finished.set(Arc::new(execution)).is_err() {
+            tracing::error!(job = self.id, "a job ended twice");
+        }
+        self.done.send_replace(true);
+    }
+
+    pub fn execution(&self) -> Option<Arc<Execution>> {
+        self.finished.get().cloned()
+    }
+
+    /// Waits until the cell has ended.
+    pub async fn ended(&self) -> Arc<Execution> {
+        let mut done = self.done.subscribe();
+        loop {
+            if let Some(execution) = self.finished.get() {
+                return execution.clone();
+            }
+            // The sender lives as long as the job, so this cannot fail while we hold it.
+            let _alive = done.changed().await;
+        }
+    }
+
+    /// Waits until the cell has ended, but not longer than `limit`.
+    pub async fn wait(&self, limit: Duration) -> Option<Arc<Execution>> {
+        if let Some(execution) = self.finished.get() {
+            return Some(execution.clone());
+        }
+        tokio::time::timeout(limit, self.ended()).await.ok()
+    }
+}
+
+/// Jobs by id; the newest finished ones are kept so that a late `get_job` still gets its answer.
+#[derive(Debug, Default)]
+pub struct Jobs {
+    jobs: Mutex<std::collections::VecDeque<Arc<Job>>>,
+}
+
+impl Jobs {
+    const KEPT: usize = 1000;
+
+    pub(super) fn add(&self, job: Arc<Job>) {
+        let mut jobs = self.jobs.lock().expect("no panic while locked");
+        jobs.push_back(job);
+        if jobs.len() > Self::KEPT {
+            let finished = jobs.iter().position(|job| job.execution().is_some());
+            finished.and_then(|position| jobs.remove(position));
+        }
+    }
+
+    pub fn get(&self, owner: &str, id: &str) -> Option<Arc<Job>> {
+        let jobs = self.jobs.lock().expect("no panic while locked");
+        jobs.iter().rev().find(|job| job.id == id && *job.owner == *owner).cloned()
+    }
+}

@@ -1,0 +1,712 @@
+//! Sessions: interpreters pylair owns.
+//!
+//! `Sessions` is the collection, `Session` a cheap handle; the task in `task` owns the worker and is the only writer of a
+//! session's state. Every door calls these methods and nothing below them.
+
+mod job;
+mod report;
+mod task;
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    path::PathBuf,
+    sync::{Arc, Mutex, Weak},
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, oneshot};
+
+pub use job::{Execution, Job, Jobs, Late, OnTimeout, Outcome, Variables};
+pub use report::{Display, Report, cut_middle, output_uri};
+
+use crate::{
+    caller::{Caller, DefaultSession, Scope},
+    config::{Checkpoints, Config},
+    journal::{EventKind, Journal},
+    keeper::confine::Profile,
+    output::Outputs,
+    probe::link::{self, Probes},
+    python::{self, Interpreter, Interpreters},
+};
+
+const MAX_CODE_BYTES: usize = 32 << 20;
+const MAX_NAME_CHARS: usize = 64;
+/// How many closed sessions are remembered, to tell an expired handle from a wrong one.
+const REMEMBERED: usize = 500;
+/// A session nobody named and nobody will ask for again, made by a stateless call.
+const FRESH_TTL: Duration = Duration::from_hours(1);
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("there is no session `{target}`")]
+    Unknown { target: String, known: Vec<String> },
+    #[error("the session `{target}` was closed: {reason}")]
+    Closed { target: String, reason: String },
+    #[error("there is no job `{job}`")]
+    UnknownJob { job: String },
+    #[error("the session `{session}` is running cell {cell} for {} s", running.as_secs())]
+    Busy { session: String, cell: u64, job: String, running: Duration },
+    #[error("there is a session called `{0}` already")]
+    NameTaken(String),
+    #[error("`{0}` cannot be the name of a session")]
+    BadName(String),
+    #[error("{limit} sessions are open, which is the limit")]
+    TooMany { limit: usize },
+    #[error("the code has {} bytes, over the limit of {MAX_CODE_BYTES}", .0)]
+    CodeTooLong(usize),
+    #[error("`{}` is not a directory", .0.display())]
+    NotADirectory(PathBuf),
+    #[error("{0}")]
+    BadArgument(String),
+    #[error("more than one client is near: {}", candidates.join(", "))]
+    Ambiguous { candidates: Vec<String> },
+    #[error("this caller may not {0}")]
+    NotAllowed(&'static str),
+    #[error("the startup code raised {}: {}", .0.kind, .0.message)]
+    Startup(Box<crate::probe::wire::Raised>),
+    #[error(transparent)]
+    Python(#[from] python::Error),
+    #[error(transparent)]
+    Link(#[from] link::Error),
+    #[error(transparent)]
+    Output(#[from] crate::output::Error),
+    #[error("the session ended while it was asked")]
+    Gone,
+}
+
+impl Error {
+    /// A word for programs.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Unknown { .. } => "unknown_session",
+            Self::Closed { .. } => "closed_session",
+            Self::UnknownJob { .. } => "unknown_job",
+            Self::Busy { .. } => "busy",
+            Self::NameTaken(_) => "name_taken",
+            Self::BadName(_) | Self::CodeTooLong(_) | Self::NotADirectory(_) | Self::BadArgument(_) => "bad_argument",
+            Self::TooMany { .. } => "too_many_sessions",
+            Self::Ambiguous { .. } => "ambiguous_session",
+            Self::NotAllowed(_) => "not_allowed",
+            Self::Startup(_) => "startup_failed",
+            Self::Python(_) => "no_python",
+            Self::Link(link::Error::Nursery(_)) => "sandbox_unavailable",
+            Self::Link(_) => "worker_failed",
+            Self::Output(_) => "output_unavailable",
+            Self::Gone => "session_gone",
+        }
+    }
+
+    /// The way out.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Unknown { known, .. } if known.is_empty() => {
+                "no session is open; call open_session, or leave out `target` for the default session".to_owned()
+            }
+            Self::Unknown { known, .. } => format!("open sessions: {}; open_session makes a new one", known.join(", ")),
+            Self::Closed { .. } => "its variables are gone; call open_session, or leave out `target`".to_owned(),
+            Self::UnknownJob { .. } => {
+                "job ids are in the answers of execute; only recent jobs are remembered".to_owned()
+            }
+            Self::Busy { job, .. } => {
+                format!("wait with get_job(job=\"{job}\"), stop it with interrupt, or use another session")
+            }
+            Self::NameTaken(name) => format!("use target=\"{name}\", or choose another name"),
+            Self::BadName(_) => {
+                format!("1 to {MAX_NAME_CHARS} letters, digits, `-`, `_` or `.`, starting with a letter or digit")
+            }
+            Self::TooMany { .. } => "close sessions with close_session, or raise `max_sessions`".to_owned(),
+            Self::CodeTooLong(_) => "write the data to a file and read it from the code".to_owned(),
+            Self::NotADirectory(_) => "pass an existing directory as `cwd`".to_owned(),
+            Self::BadArgument(_) => "see the tool's schema".to_owned(),
+            Self::Ambiguous { .. } => "name one with -t, or set PYLAIR_SESSION".to_owned(),
+            Self::NotAllowed(_) => "use a token with more rights".to_owned(),
+            Self::Startup(raised) => format!("the session was not opened; fix this:\n{}", raised.traceback.trim_end()),
+            Self::Python(error) => error.hint().to_owned(),
+            Self::Link(link::Error::Nursery(_)) => {
+                "open the session with sandbox=\"open\", or see `pylair doctor` for what this machine lacks".to_owned()
+            }
+            Self::Link(_) => "`pylair doctor` tries the interpreter and says what is wrong".to_owned(),
+            Self::Output(error) => error.hint().unwrap_or("see the daemon's log").to_owned(),
+            Self::Gone => "call open_session, or leave out `target` for the default session".to_owned(),
+        }
+    }
+}
+
+/// What to open a session with.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct OpenOptions {
+    pub name: Option<String>,
+    pub python: Option<String>,
+    pub cwd: Option<PathBuf>,
+    pub env: BTreeMap<String, String>,
+    pub startup: Option<String>,
+    pub preload: Vec<String>,
+    pub sandbox: Option<String>,
+    pub description: Option<String>,
+}
+
+/// What does not change while a session lives.
+#[derive(Debug)]
+pub struct Info {
+    /// Opaque and unique; what a stateless client holds on to.
+    pub handle: Arc<str>,
+    pub name: Arc<str>,
+    pub owner: Arc<str>,
+    pub client: String,
+    pub cwd: PathBuf,
+    pub env: BTreeMap<String, String>,
+    pub interpreter: Interpreter,
+    pub base: Option<Interpreter>,
+    pub profile: Profile,
+    pub startup: Option<String>,
+    pub preload: Vec<String>,
+    pub description: Option<String>,
+    pub opened_at: Timestamp,
+    pub ttl: Duration,
+}
+
+/// What a session is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    Idle,
+    Busy,
+    /// The worker is gone and could not be started again; the next call tries once more.
+    Dead,
+}
+
+/// A session as `list_targets` and `get_status` show it.
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
+pub struct Status {
+    pub name: String,
+    pub handle: String,
+    pub state: State,
+    /// The newest cell.
+    pub cell: u64,
+    /// The running job, or the newest one.
+    pub job: Option<String>,
+    pub python: String,
+    pub executable: String,
+    pub sandbox: String,
+    pub cwd: String,
+    pub client: String,
+    pub description: Option<String>,
+    pub opened_at: String,
+    pub last_used_at: String,
+    pub pid: Option<i32>,
+    pub rss_mb: Option<f64>,
+    /// The cell whose end can be gone back to.
+    pub checkpoint_cell: Option<u64>,
+    /// Why there is no newer checkpoint.
+    pub checkpoint_skipped: Option<String>,
+}
+
+/// What changes, written by the task only.
+#[derive(Debug)]
+pub(crate) struct Live {
+    state: State,
+    cell: u64,
+    job: Option<Arc<Job>>,
+    last_used: Instant,
+    last_used_at: Timestamp,
+    pid: Option<i32>,
+    rss_mb: Option<f64>,
+    checkpoint_cell: Option<u64>,
+    checkpoint_skipped: Option<String>,
+}
+
+/// How a session is set back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RestartMode {
+    /// A new process.
+    #[default]
+    Restart,
+    /// The same, under the name people look for when they want their variables gone.
+    Clear,
+}
+
+/// What an interrupt did.
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
+pub struct Interrupted {
+    pub session: String,
+    /// The job that was interrupted; none when nothing was running.
+    pub job: Option<String>,
+    pub outcome: Option<Outcome>,
+    pub notes: Vec<String>,
+}
+
+pub(crate) enum Command {
+    Execute {
+        code: String,
+        timeout: Option<Duration>,
+        on_timeout: OnTimeout,
+        client: String,
+        answer: oneshot::Sender<Result<Arc<Job>, Error>>,
+    },
+    /// Starts the ladder for this job, or for whatever runs.
+    Interrupt {
+        job: Option<String>,
+        answer: oneshot::Sender<Option<Arc<Job>>>,
+    },
+    Restart {
+        answer: oneshot::Sender<Result<Vec<String>, Error>>,
+    },
+    Close {
+        reason: String,
+        answer: oneshot::Sender<()>,
+    },
+}
+
+/// A handle to one session.
+#[derive(Debug, Clone)]
+pub struct Session {
+    pub info: Arc<Info>,
+    live: Arc<Mutex<Live>>,
+    commands: mpsc::Sender<Command>,
+}
+
+impl Session {
+    /// Starts a cell and returns its job at once. A session that is busy says so.
+    pub async fn execute(
+        &self,
+        code: String,
+        timeout: Option<Duration>,
+        on_timeout: OnTimeout,
+        client: &str,
+    ) -> Result<Arc<Job>, Error> {
+        if code.len() > MAX_CODE_BYTES {
+            return Err(Error::CodeTooLong(code.len()));
+        }
+        let (answer, job) = oneshot::channel();
+        let client = client.to_owned();
+        self.commands
+            .send(Command::Execute { code, timeout, on_timeout, client, answer })
+            .await
+            .map_err(|_| Error::Gone)?;
+        job.await.map_err(|_| Error::Gone)?
+    }
+
+    /// Interrupts the given job, or whatever runs, and waits until it has ended.
+    pub async fn interrupt(&self, job: Option<&str>) -> Result<Interrupted, Error> {
+        let (answer, interrupted) = oneshot::channel();
+        let command = Command::Interrupt { job: job.map(str::to_owned), answer };
+        self.commands.send(command).await.map_err(|_| Error::Gone)?;
+        let session = self.info.name.to_string();
+        let Some(job) = interrupted.await.map_err(|_| Error::Gone)? else {
+            return Ok(Interrupted {
+                session,
+                job: None,
+                outcome: None,
+                notes: vec!["nothing was running".to_owned()],
+            });
+        };
+        let execution = job.ended().await;
+        Ok(Interrupted {
+            session,
+            job: Some(job.id.clone()),
+            outcome: Some(execution.outcome),
+            notes: execution.notes.clone(),
+        })
+    }
+
+    /// A new worker with nothing in it. A running cell is killed and reported as such to whoever waits for it.
+    pub async fn restart(&self, _mode: RestartMode) -> Result<Vec<String>, Error> {
+        let (answer, restarted) = oneshot::channel();
+        self.commands.send(Command::Restart { answer }).await.map_err(|_| Error::Gone)?;
+        restarted.await.map_err(|_| Error::Gone)?
+    }
+
+    async fn close(&self, reason: &str) {
+        let (answer, closed) = oneshot::channel();
+        if self.commands.send(Command::Close { reason: reason.to_owned(), answer }).await.is_ok() {
+            // The task answers when nothing is left of the session, or is gone itself.
+            let _closed = closed.await;
+        }
+    }
+
+    pub fn status(&self) -> Status {
+        let live = self.live.lock().expect("no panic while locked");
+        Status {
+            name: self.info.name.to_string(),
+            handle: self.info.handle.to_string(),
+            state: live.state,
+            cell: live.cell,
+            job: live.job.as_ref().map(|job| job.id.clone()),
+            python: self.info.interpreter.version.clone(),
+            executable: self.info.interpreter.executable.display().to_string(),
+            sandbox: self.info.profile.name().to_owned(),
+            cwd: self.info.cwd.display().to_string(),
+            client: self.info.client.clone(),
+            description: self.info.description.clone(),
+            opened_at: self.info.opened_at.to_string(),
+            last_used_at: live.last_used_at.to_string(),
+            pid: live.pid,
+            rss_mb: live.rss_mb,
+            checkpoint_cell: live.checkpoint_cell,
+            checkpoint_skipped: live.checkpoint_skipped.clone(),
+        }
+    }
+
+    fn idle_for(&self) -> Option<Duration> {
+        let live = self.live.lock().expect("no panic while locked");
+        (live.state != State::Busy).then(|| live.last_used.elapsed())
+    }
+}
+
+/// What sessions need of the daemon.
+#[derive(Debug)]
+pub struct Parts {
+    pub probes: Probes,
+    pub interpreters: Interpreters,
+    pub journal: Journal,
+    pub outputs: Arc<Outputs>,
+    pub jobs: Jobs,
+    pub checkpoints: Checkpoints,
+    pub python: Option<String>,
+    pub session_ttl: Duration,
+    pub max_sessions: usize,
+}
+
+impl Parts {
+    pub fn new(config: &Config, probes: Probes, journal: Journal, outputs: Outputs) -> Self {
+        Self {
+            probes,
+            interpreters: Interpreters::default(),
+            journal,
+            outputs: Arc::new(outputs),
+            jobs: Jobs::default(),
+            checkpoints: config.checkpoints,
+            python: config.python.clone(),
+            session_ttl: config.session_ttl,
+            max_sessions: config.max_sessions,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Registry {
+    open: HashMap<Arc<str>, Session>,
+    /// Names being opened, so that two callers cannot take the same one.
+    reserved: Vec<(Arc<str>, Arc<str>)>,
+    closed: VecDeque<ClosedSession>,
+}
+
+/// What is remembered of a session that is gone.
+#[derive(Debug)]
+struct ClosedSession {
+    info: Arc<Info>,
+    reason: String,
+}
+
+type DefaultSlot = Arc<tokio::sync::Mutex<Option<Arc<str>>>>;
+
+/// All sessions of the daemon.
+#[derive(Debug)]
+pub struct Sessions {
+    pub parts: Arc<Parts>,
+    registry: Mutex<Registry>,
+    defaults: Mutex<HashMap<(Arc<str>, DefaultSession), DefaultSlot>>,
+}
+
+impl Sessions {
+    pub fn new(parts: Parts) -> Arc<Self> {
+        let sessions =
+            Arc::new(Self { parts: Arc::new(parts), registry: Mutex::default(), defaults: Mutex::default() });
+        tokio::spawn(close_idle(Arc::downgrade(&sessions)));
+        sessions
+    }
+
+    pub fn count(&self) -> usize {
+        self.registry.lock().expect("no panic while locked").open.len()
+    }
+
+    /// The caller's sessions, oldest first.
+    pub fn list(&self, caller: &Caller) -> Vec<Session> {
+        let registry = self.registry.lock().expect("no panic while locked");
+        let mut sessions: Vec<_> =
+            registry.open.values().filter(|session| *session.info.owner == *caller.owner).cloned().collect();
+        sessions.sort_by_key(|session| session.info.opened_at);
+        sessions
+    }
+
+    /// The session a caller names, by name or handle.
+    pub fn find(&self, caller: &Caller, target: &str) -> Result<Session, Error> {
+        let wanted = target.strip_prefix("session:").unwrap_or(target);
+        let registry = self.registry.lock().expect("no panic while locked");
+        let mine = || registry.open.values().filter(|session| *session.info.owner == *caller.owner);
+        if let Some(session) = mine().find(|session| &*session.info.name == wanted || &*session.info.handle == wanted) {
+            return Ok(session.clone());
+        }
+        let closed = registry.closed.iter().rev().find(|ClosedSession { info, .. }| {
+            info.owner == caller.owner && (&*info.name == wanted || &*info.handle == wanted)
+        });
+        if let Some(closed) = closed {
+            return Err(Error::Closed { target: target.to_owned(), reason: closed.reason.clone() });
+        }
+        let mut known: Vec<_> = mine().map(|session| session.info.name.to_string()).collect();
+        known.sort();
+        Err(Error::Unknown { target: target.to_owned(), known })
+    }
+
+    /// The session a call goes to: the named one, or the caller's default, opened when it is not there yet.
+    pub async fn target(&self, caller: &Caller, target: Option<&str>) -> Result<Session, Error> {
+        if let Some(target) = target {
+            return self.find(caller, target);
+        }
+        if caller.default_session == DefaultSession::Fresh {
+            return self.open(caller, OpenOptions::default()).await;
+        }
+        if caller.default_session == DefaultSession::Main
+            && let Ok(session) = self.find(caller, "main")
+        {
+            return Ok(session);
+        }
+        let key = (caller.owner.clone(), caller.default_session.clone());
+        let slot = self.defaults.lock().expect("no panic while locked").entry(key).or_default().clone();
+        let mut slot = slot.lock().await;
+        if let Some(handle) = &*slot
+            && let Some(session) = self.registry.lock().expect("no panic while locked").open.get(handle)
+        {
+            return Ok(session.clone());
+        }
+        let name = match caller.default_session {
+            DefaultSession::Main => "main".to_owned(),
+            _ => self.free_name(caller),
+        };
+        let session = self.open(caller, OpenOptions { name: Some(name), ..OpenOptions::default() }).await?;
+        *slot = Some(session.info.handle.clone());
+        Ok(session)
+    }
+
+    /// The default session of somebody else, if it is open: what `pylair exec` beside an agent looks for.
+    pub async fn default_of(&self, owner: &Arc<str>, default: &DefaultSession) -> Option<Session> {
+        let key = (owner.clone(), default.clone());
+        let slot = self.defaults.lock().expect("no panic while locked").get(&key)?.clone();
+        let handle = slot.lock().await.clone()?;
+        self.registry.lock().expect("no panic while locked").open.get(&handle).cloned()
+    }
+
+    /// Opens a session and waits until its worker is ready.
+    pub async fn open(&self, caller: &Caller, options: OpenOptions) -> Result<Session, Error> {
+        if !caller.may(Scope::Run) {
+            return Err(Error::NotAllowed("open sessions"));
+        }
+        let profile: Profile = match &options.sandbox {
+            Some(sandbox) => sandbox.parse().map_err(|error| Error::BadArgument(format!("{error}")))?,
+            None => Profile::Open,
+        };
+        let home = caller.env.get("HOME").map(PathBuf::from);
+        let cwd = match (&options.cwd, &caller.cwd) {
+            (Some(cwd), Some(base)) => base.join(cwd),
+            (Some(cwd), None) => cwd.clone(),
+            (None, Some(base)) => base.clone(),
+            (None, None) => home.unwrap_or_else(|| PathBuf::from("/")),
+        };
+        if !cwd.is_dir() {
+            return Err(Error::NotADirectory(cwd));
+        }
+        if let Some(module) = options.preload.iter().find(|module| !is_module_name(module)) {
+            return Err(Error::BadArgument(format!("`{module}` in `preload` is not the name of a module")));
+        }
+        let mut env = (*caller.env).clone();
+        env.extend(options.env);
+        let bad =
+            |(name, value): (&String, &String)| name.is_empty() || name.contains(['=', '\0']) || value.contains('\0');
+        if let Some((name, _)) = env.iter().find(|pair| bad(*pair)) {
+            return Err(Error::BadArgument(format!("`{name}` in `env` cannot be an environment variable")));
+        }
+        let interpreter = self
+            .parts
+            .interpreters
+            .resolve(options.python.as_deref(), self.parts.python.as_deref(), &cwd, &env)
+            .await?;
+        let base = self.base_of(&interpreter, &cwd, &env).await;
+        let handle: Arc<str> = new_handle().into();
+        let name: Arc<str> = match options.name {
+            Some(name) => name.into(),
+            None if caller.default_session == DefaultSession::Fresh => handle.clone(),
+            None => self.free_name(caller).into(),
+        };
+        let reservation = self.reserve(caller, &name)?;
+        let ttl = if name == handle { FRESH_TTL.min(self.parts.session_ttl) } else { self.parts.session_ttl };
+        let info = Arc::new(Info {
+            handle: handle.clone(),
+            name,
+            owner: caller.owner.clone(),
+            client: caller.client.clone(),
+            cwd,
+            env,
+            interpreter,
+            base,
+            profile,
+            startup: options.startup,
+            preload: options.preload,
+            description: options.description,
+            opened_at: Timestamp::now(),
+            ttl,
+        });
+        let session = task::start(info.clone(), self.parts.clone()).await?;
+        self.parts.journal.record(
+            &info.owner,
+            &handle,
+            EventKind::SessionOpened {
+                name: info.name.to_string(),
+                python: info.interpreter.version.clone(),
+                profile: info.profile.name().to_owned(),
+                cwd: info.cwd.display().to_string(),
+            },
+        );
+        self.registry.lock().expect("no panic while locked").open.insert(handle, session.clone());
+        drop(reservation);
+        Ok(session)
+    }
+
+    /// The base interpreter of a venv, if a session of the venv can be made from it exactly.
+    async fn base_of(
+        &self,
+        interpreter: &Interpreter,
+        cwd: &std::path::Path,
+        env: &BTreeMap<String, String>,
+    ) -> Option<Interpreter> {
+        if !interpreter.is_venv() || interpreter.implementation != "cpython" {
+            return None;
+        }
+        let minor = interpreter.version.rsplit_once('.')?.0;
+        let path = interpreter.base_exec_prefix.join(format!("bin/python{minor}"));
+        let base = self.parts.interpreters.ask(&path, cwd, env).await.ok()?;
+        let exact = !base.is_venv()
+            && base.version == interpreter.version
+            && base.implementation == interpreter.implementation
+            && base.prefix == interpreter.base_prefix
+            && base.exec_prefix == interpreter.base_exec_prefix;
+        exact.then_some(base)
+    }
+
+    /// Ends a session and everything below it.
+    pub async fn close(&self, caller: &Caller, target: &str) -> Result<Session, Error> {
+        let session = self.find(caller, target)?;
+        self.end(&session, "somebody closed it").await;
+        Ok(session)
+    }
+
+    async fn end(&self, session: &Session, reason: &str) {
+        {
+            let mut registry = self.registry.lock().expect("no panic while locked");
+            if registry.open.remove(&session.info.handle).is_none() {
+                return;
+            }
+            registry.closed.push_back(ClosedSession { info: session.info.clone(), reason: reason.to_owned() });
+            if registry.closed.len() > REMEMBERED {
+                registry.closed.pop_front();
+            }
+        }
+        session.close(reason).await;
+    }
+
+    /// Ends everything; the daemon is leaving.
+    pub async fn close_all(&self, reason: &str) {
+        let sessions: Vec<_> = {
+            let registry = self.registry.lock().expect("no panic while locked");
+            registry.open.values().cloned().collect()
+        };
+        futures::future::join_all(sessions.iter().map(|session| self.end(session, reason))).await;
+    }
+
+    fn reserve(&self, caller: &Caller, name: &Arc<str>) -> Result<Reservation<'_>, Error> {
+        let good = name.len() <= MAX_NAME_CHARS
+            && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+        if !good {
+            return Err(Error::BadName(name.to_string()));
+        }
+        let mut registry = self.registry.lock().expect("no panic while locked");
+        let open = registry.open.len() + registry.reserved.len();
+        if open >= self.parts.max_sessions {
+            return Err(Error::TooMany { limit: self.parts.max_sessions });
+        }
+        let key = (caller.owner.clone(), name.clone());
+        let taken = registry.reserved.contains(&key)
+            || registry.open.values().any(|session| session.info.owner == key.0 && session.info.name == key.1);
+        if taken {
+            return Err(Error::NameTaken(name.to_string()));
+        }
+        registry.reserved.push(key.clone());
+        Ok(Reservation { registry: &self.registry, key })
+    }
+
+    /// A name nobody uses, made of what the client calls itself.
+    fn free_name(&self, caller: &Caller) -> String {
+        let registry = self.registry.lock().expect("no panic while locked");
+        let base: String = caller
+            .client
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' })
+            .take(24)
+            .collect();
+        let base = base.trim_matches('-');
+        let base = if base.is_empty() { "session" } else { base };
+        let taken = |name: &str| {
+            registry.reserved.iter().any(|(owner, reserved)| *owner == caller.owner && **reserved == *name)
+                || registry.open.values().any(|s| s.info.owner == caller.owner && *s.info.name == *name)
+        };
+        let mut number = 1_u32;
+        loop {
+            let name = format!("{base}-{number}");
+            if !taken(&name) {
+                return name;
+            }
+            number += 1;
+        }
+    }
+}
+
+struct Reservation<'a> {
+    registry: &'a Mutex<Registry>,
+    key: (Arc<str>, Arc<str>),
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        if let Ok(mut registry) = self.registry.lock() {
+            registry.reserved.retain(|key| *key != self.key);
+        }
+    }
+}
+
+/// Closes sessions nobody has used for longer than they may stay.
+async fn close_idle(sessions: Weak<Sessions>) {
+    let mut tick = tokio::time::interval(Duration::from_secs(30));
+    loop {
+        tick.tick().await;
+        let Some(sessions) = sessions.upgrade() else { return };
+        let expired: Vec<_> = {
+            let registry = sessions.registry.lock().expect("no panic while locked");
+            let is_expired = |session: &&Session| session.idle_for().is_some_and(|idle| idle > session.info.ttl);
+            registry.open.values().filter(is_expired).cloned().collect()
+        };
+        for session in expired {
+            let reason = format!("nobody used it for {} s", session.info.ttl.as_secs());
+            sessions.end(&session, &reason).await;
+        }
+    }
+}
+
+fn is_module_name(name: &str) -> bool {
+    !name.is_empty()
+        && name.split('.').all(|part| {
+            part.starts_with(|c: char| c.is_alphabetic() || c == '_')
+                && part.chars().all(|c| c.is_alphanumeric() || c == '_')
+        })
+}
+
+/// Eight characters nobody guesses by accident and everybody can read aloud.
+fn new_handle() -> String {
+    const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).expect("the kernel has random bytes");
+    random.iter().map(|byte| char::from(LETTERS[usize::from(byte % 32)])).collect()
+}

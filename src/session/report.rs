@@ -1,0 +1,144 @@
+//! What a caller is told about a cell: the structured form every door starts from, cut to a budget of characters.
+
+use serde::{Deserialize, Serialize};
+
+use super::job::{Execution, Job, Outcome, Variables};
+use crate::probe::wire::Raised;
+
+/// The structured outcome of an execution.
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
+pub struct Report {
+    pub session: String,
+    pub cell: u64,
+    pub outcome: Outcome,
+    pub job: String,
+    pub stdout: String,
+    pub stderr: String,
+    pub result: Option<String>,
+    pub error: Option<Raised>,
+    pub displays: Vec<Display>,
+    pub variables: Variables,
+    pub duration_ms: f64,
+    pub cpu_ms: f64,
+    pub rss_mb: Option<f64>,
+    /// Something above was cut; the whole output is the resource `output`.
+    pub truncated: bool,
+    pub notes: Vec<String>,
+    /// Printed by threads or children after the cell before had ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub late_output: Option<String>,
+    /// stdout and stderr as they came.
+    #[serde(skip)]
+    pub merged: String,
+}
+
+/// A rich value a cell showed.
+#[derive(Debug, Clone, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Display {
+    pub mime: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resource: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<String>,
+}
+
+/// Where the whole output of a job is read.
+pub fn output_uri(job: &str) -> String {
+    format!("pylair://output/{job}")
+}
+
+impl Report {
+    /// Tells a job as it is now, in at most about `max_chars` characters of text.
+    pub fn new(job: &Job, execution: Option<&Execution>, max_chars: usize) -> Self {
+        let share = max_chars / 3;
+        let mut truncated = false;
+        let mut shorten = |text: &str| {
+            let (text, cut) = cut_middle(text, share);
+            truncated |= cut;
+            text
+        };
+        let result = execution.and_then(|execution| execution.result.as_deref()).map(&mut shorten);
+        let error = execution.and_then(|execution| execution.error.clone()).map(|mut error| {
+            error.traceback = shorten(&error.traceback);
+            error.message = shorten(&error.message);
+            error
+        });
+        let late = job.late.as_ref().map(|late| (late.after_cell, late.capture.snapshot(share, None)));
+        let used = result.as_ref().map_or(0, String::len) + error.as_ref().map_or(0, |error| error.traceback.len());
+        let uri = output_uri(&job.id);
+        let printed = job.capture.snapshot(max_chars.saturating_sub(used).max(share), Some(&uri));
+        let mut notes = execution.map(|execution| execution.notes.clone()).unwrap_or_default();
+        if let Some(chars) = execution.and_then(|execution| execution.result_chars) {
+            truncated = true;
+            notes.push(format!("the result has {chars} characters and was cut by the worker"));
+        }
+        if printed.truncated {
+            notes.push("the output was longer than max_output_mb: its end is not kept on disk".to_owned());
+        }
+        let elapsed = execution.map_or_else(|| job.started.elapsed(), |execution| execution.duration);
+        Self {
+            session: job.session.to_string(),
+            cell: job.cell,
+            outcome: execution.map_or(Outcome::Running, |execution| execution.outcome),
+            job: job.id.clone(),
+            truncated: truncated || printed.merged.left_out_chars > 0 || printed.truncated,
+            stdout: printed.stdout.text,
+            stderr: printed.stderr.text,
+            merged: printed.merged.text,
+            result,
+            error,
+            displays: Vec::new(),
+            variables: execution.map(|execution| execution.variables.clone()).unwrap_or_default(),
+            duration_ms: milliseconds(elapsed),
+            cpu_ms: execution.map_or(0.0, |execution| milliseconds(execution.cpu)),
+            rss_mb: execution.and_then(|execution| execution.rss_mb).map(|mb| (mb * 10.0).round() / 10.0),
+            notes,
+            late_output: late.map(|(_, excerpt)| excerpt.merged.text),
+        }
+    }
+
+    /// The cell after whose end the late output came: the one before this.
+    pub fn late_after(&self) -> u64 {
+        self.cell.saturating_sub(1)
+    }
+}
+
+fn milliseconds(duration: std::time::Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e3
+}
+
+/// Keeps the head and the tail of a text that is longer than `max_chars`, and says how much is missing between them.
+pub fn cut_middle(text: &str, max_chars: usize) -> (String, bool) {
+    // Bytes bound characters, so most texts need no counting.
+    if text.len() <= max_chars {
+        return (text.to_owned(), false);
+    }
+    let total = text.chars().count();
+    if total <= max_chars {
+        return (text.to_owned(), false);
+    }
+    let keep = max_chars.saturating_sub(60);
+    let head = keep * 2 / 3;
+    let tail = keep - head;
+    let at = |position: usize| text.char_indices().nth(position).map_or(text.len(), |(at, _)| at);
+    let left_out = total - head - tail;
+    (
+        format!("{}\n… {left_out} of {total} characters left out …\n{}", &text[..at(head)], &text[at(total - tail)..]),
+        true,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cut_keeps_head_and_tail_and_never_the_budget_exceeds() {
+        let text: String = (0..1000).flat_map(|number| [number.to_string(), "é".to_owned()]).collect();
+        let (cut, was_cut) = cut_middle(&text, 500);
+        assert!(was_cut && cut.chars().count() <= 500, "{}", cut.chars().count());
+        assert!(cut.starts_with("0é1é") && cut.ends_with("998é999é"), "{cut}");
+        assert_eq!(cut_middle("short", 500), ("short".to_owned(), false));
+        assert!(cut_middle("abcdefgh", 2).1);
+    }
+}

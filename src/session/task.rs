@@ -1,0 +1,921 @@
+//! The task behind one session: owns the link to its worker, runs cells one at a time, keeps the clocks, climbs the
+//! interrupt ladder, makes checkpoints in idle gaps and brings the session back when its worker died.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{
+    Command, Error, Info, Live, Parts, Session, State,
+    job::{Execution, Job, Late, OnTimeout, Outcome, Variables},
+};
+use crate::{
+    config::Checkpoints,
+    journal::EventKind,
+    output::{Outputs, Stream},
+    probe::{
+        link::{self, Link, LinkEvent, describe_exit},
+        template::Wanted,
+        wire::{CellOutcome, Event, Op, Raised, Reply, Start},
+    },
+};
+
+/// How long a session must be idle after a cell before a checkpoint is made: longer than a caller that goes on at once.
+const CHECKPOINT_GAP: Duration = Duration::from_millis(4);
+const CHECKPOINT_TIMEOUT: Duration = Duration::from_secs(30);
+/// `start` runs the user's `site` and `.pth` files, which may be slow.
+const START_TIMEOUT: Duration = Duration::from_mins(1);
+const STARTUP_CODE_TIMEOUT: Duration = Duration::from_mins(5);
+/// The ladder: how long each step has before the next.
+const STACKS_GRACE: Duration = Duration::from_millis(40);
+const INTERRUPT_GRACE: Duration = Duration::from_millis(1500);
+const FORCE_GRACE: Duration = Duration::from_millis(1500);
+/// Output events in the journal are for following along; the whole is in the output file.
+const MAX_JOURNAL_OUTPUT_BYTES: usize = 64 << 10;
+
+/// Opens the worker and starts the task.
+pub(super) async fn start(info: Arc<Info>, parts: Arc<Parts>) -> Result<Session, Error> {
+    let (commands, receiver) = mpsc::channel(32);
+    let live = Arc::new(Mutex::new(Live {
+        state: State::Idle,
+        cell: 0,
+        job: None,
+        last_used: Instant::now(),
+        last_used_at: Timestamp::now(),
+        pid: None,
+        rss_mb: None,
+        checkpoint_cell: None,
+        checkpoint_skipped: None,
+    }));
+    let mut task = Task {
+        info: info.clone(),
+        parts,
+        live: live.clone(),
+        link: None,
+        cell: 0,
+        running: None,
+        late: None,
+        pending_notes: Vec::new(),
+        checkpoint: None,
+        making: None,
+        checkpoint_due: None,
+        journaled_output: 0,
+    };
+    task.open_worker().await?;
+    tokio::spawn(task.run(receiver));
+    Ok(Session { info, live, commands })
+}
+
+/// Why a cell is being stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    Timeout,
+    Caller,
+}
+
+/// Where on the ladder a cell is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Stacks,
+    Interrupt,
+    Force,
+    Kill,
+}
+
+struct Ladder {
+    cause: Cause,
+    step: Step,
+    until: Instant,
+    stacks: String,
+}
+
+struct Running {
+    job: Arc<Job>,
+    request: u64,
+    deadline: Option<Instant>,
+    timeout: Option<Duration>,
+    on_timeout: OnTimeout,
+    ladder: Option<Ladder>,
+}
+
+struct Making {
+    request: u64,
+    id: String,
+    cell: u64,
+    until: Instant,
+}
+
+/// A frozen copy that can be gone back to.
+struct Checkpoint {
+    id: String,
+    /// The newest cell it contains.
+    cell: u64,
+}
+
+struct Task {
+    info: Arc<Info>,
+    parts: Arc<Parts>,
+    live: Arc<Mutex<Live>>,
+    link: Option<Link>,
+    cell: u64,
+    running: Option<Running>,
+    late: Option<Late>,
+    /// What the next caller must know.
+    pending_notes: Vec<String>,
+    checkpoint: Option<Checkpoint>,
+    making: Option<Making>,
+    checkpoint_due: Option<Instant>,
+    journaled_output: usize,
+}
+
+impl Task {
+    async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+        let (reason, closed) = loop {
+            let wake = self.next_wake();
+            let timer = async {
+                match wake {
+                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let link_event = async {
+                match &mut self.link {
+                    Some(link) => link.next().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                event = link_event => self.on_link_event(event).await,
+                // While the worker makes a checkpoint, a caller waits the millisecond it takes.
+                command = commands.recv(), if self.making.is_none() => match command {
+                    Some(Command::Close { reason, answer }) => break (reason, Some(answer)),
+                    Some(command) => self.on_command(command).await,
+                    None => break ("the daemon let go of it".to_owned(), None),
+                },
+                () = timer => self.on_timer().await,
+            }
+        };
+        self.end(reason, closed).await;
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        let running = self.running.as_ref();
+        let ladder = running.and_then(|running| running.ladder.as_ref()).map(|ladder| ladder.until);
+        let deadline = running.filter(|running| running.ladder.is_none()).and_then(|running| running.deadline);
+        let making = self.making.as_ref().map(|making| making.until);
+        [ladder, deadline, making, self.checkpoint_due].into_iter().flatten().min()
+    }
+
+    async fn on_command(&mut self, command: Command) {
+        match command {
+            Command::Execute { code, timeout, on_timeout, client, answer } => {
+                let result = self.begin(code, timeout, on_timeout, client).await;
+                // A caller that is gone leaves the job behind.
+                let _unheard = answer.send(result);
+            }
+            Command::Interrupt { job, answer } => {
+                let matching =
+                    self.running.as_ref().filter(|running| job.as_ref().is_none_or(|job| *job == running.job.id));
+                let _unheard = answer.send(matching.map(|running| running.job.clone()));
+                if matching.is_some() {
+                    self.climb(Cause::Caller);
+                }
+            }
+            Command::Restart { answer } => {
+                let result = self.restart_on_request().await;
+                let _unheard = answer.send(result);
+            }
+            Command::Close { .. } => unreachable!("handled by the loop"),
+        }
+    }
+
+    async fn on_timer(&mut self) {
+        let now = Instant::now();
+        if self.making.as_ref().is_some_and(|making| making.until <= now) {
+            self.making = None;
+            let reason = "the worker did not answer when asked for a checkpoint and was killed";
+            self.kill_and_recover(reason).await;
+        }
+        if self.checkpoint_due.is_some_and(|due| due <= now) {
+            self.checkpoint_due = None;
+            self.ask_for_checkpoint().await;
+        }
+        if let Some(running) = &self.running {
+            if running.ladder.is_none() && running.deadline.is_some_and(|deadline| deadline <= now) {
+                self.climb(Cause::Timeout);
+            } else if running.ladder.as_ref().is_some_and(|ladder| ladder.until <= now) {
+                self.next_step();
+            }
+        }
+    }
+
+    async fn on_link_event(&mut self, event: LinkEvent) {
+        match event {
+            LinkEvent::Output(stream, count) => self.on_output(stream, count),
+            LinkEvent::Reply(reply, blob) => {
+                if reply.ev != Event::Done {
+                    return;
+                }
+                if self.running.as_ref().is_some_and(|running| running.request == reply.id) {
+                    self.on_cell_done(*reply, blob).await;
+                } else if self.making.as_ref().is_some_and(|making| making.request == reply.id) {
+                    self.on_checkpoint_done(&reply).await;
+                } else {
+                    tracing::warn!(session = %self.info.name, id = reply.id, "a worker answered what nobody asked");
+                }
+            }
+            LinkEvent::Died { garbage } => self.on_death(garbage).await,
+        }
+    }
+}
+
+/// Cells.
+impl Task {
+    async fn begin(
+        &mut self,
+        code: String,
+        timeout: Option<Duration>,
+        on_timeout: OnTimeout,
+        client: String,
+    ) -> Result<Arc<Job>, Error> {
+        if let Some(running) = &self.running {
+            return Err(Error::Busy {
+                session: self.info.name.to_string(),
+                cell: running.job.cell,
+                job: running.job.id.clone(),
+                running: running.job.started.elapsed(),
+            });
+        }
+        if self.link.is_none() {
+            self.open_worker().await?;
+        }
+        self.checkpoint_due = None;
+        self.cell += 1;
+        let cell = self.cell;
+        let id = format!("{}-{cell}", self.info.handle);
+        let capture = self.parts.outputs.capture(&id)?;
+        let job =
+            Arc::new(Job::new(id, self.info.owner.clone(), self.info.name.clone(), cell, capture, self.late.take()));
+        let link = self.link.as_mut().expect("opened above");
+        let request = match link.request(Op::Execute { cell }, code.as_bytes()).await {
+            Ok(request) => request,
+            // It died a moment ago; its death is the next event and will be told as the end of this cell.
+            Err(link::Error::Unreachable { message }) => {
+                tracing::debug!(message, "a worker was gone when a cell came");
+                u64::MAX
+            }
+            Err(error) => return Err(error.into()),
+        };
+        self.parts.jobs.add(job.clone());
+        self.parts.journal.record(
+            &self.info.owner,
+            &self.info.handle,
+            EventKind::CellStarted { cell, job: job.id.clone(), code, code_cut: false, client },
+        );
+        self.journaled_output = 0;
+        self.running = Some(Running {
+            job: job.clone(),
+            request,
+            deadline: timeout.map(|timeout| Instant::now() + timeout),
+            timeout,
+            on_timeout,
+            ladder: None,
+        });
+        let mut live = self.live.lock().expect("no panic while locked");
+        live.state = State::Busy;
+        live.cell = cell;
+        live.job = Some(job.clone());
+        live.last_used = Instant::now();
+        live.last_used_at = Timestamp::now();
+        Ok(job)
+    }
+
+    fn on_output(&mut self, stream: Stream, count: usize) {
+        let Some(link) = &self.link else { return };
+        let bytes = link.chunk(count);
+        let cell = if let Some(running) = &self.running {
+            running.job.capture.push(stream, bytes);
+            Some(running.job.cell)
+        } else {
+            push_late(&mut self.late, &self.parts.outputs, &self.info.handle, self.cell, stream, bytes);
+            None
+        };
+        if self.journaled_output < MAX_JOURNAL_OUTPUT_BYTES {
+            let text = String::from_utf8_lossy(&bytes[..count.min(MAX_JOURNAL_OUTPUT_BYTES)]).into_owned();
+            self.journaled_output += text.len();
+            self.parts.journal.record(&self.info.owner, &self.info.handle, EventKind::Output { cell, stream, text });
+        }
+    }
+
+    fn drain_output(&mut self) {
+        let Some(link) = &mut self.link else { return };
+        link.drain(|stream, bytes| match &self.running {
+            Some(running) => running.job.capture.push(stream, bytes),
+            None => push_late(&mut self.late, &self.parts.outputs, &self.info.handle, self.cell, stream, bytes),
+        });
+    }
+
+    async fn on_cell_done(&mut self, reply: Reply, blob: Vec<u8>) {
+        self.drain_output();
+        let Some(running) = self.running.take() else { return };
+        let cause = running.ladder.as_ref().map(|ladder| ladder.cause);
+        let said = reply.outcome.unwrap_or(CellOutcome::Raised);
+        // A cell that came to its own end while it was being stopped ended as it ended.
+        let outcome = match (said, cause) {
+            (CellOutcome::Ok, _) => Outcome::Ok,
+            (CellOutcome::Raised, _) => Outcome::Raised,
+            (CellOutcome::Interrupted, Some(Cause::Timeout)) => Outcome::TimedOut,
+            (CellOutcome::Interrupted, _) => Outcome::Interrupted,
+        };
+        let mut notes = std::mem::take(&mut self.pending_notes);
+        notes.extend(reply.notes);
+        if reply.names_cut {
+            notes.push("only the first 100 variable names of each kind are listed".to_owned());
+        }
+        let mut error = reply.error;
+        if let Some(refused) = reply.refused {
+            error =
+                Some(Raised { kind: "pylair".to_owned(), message: refused.clone(), traceback: refused, line: None });
+        }
+        if let Some(ladder) = &running.ladder {
+            notes.extend(stop_notes(outcome, ladder, &running));
+        }
+        let mut execution = Execution {
+            outcome,
+            result: if blob.is_empty() { reply.result } else { Some(String::from_utf8_lossy(&blob).into_owned()) },
+            result_chars: reply.result_chars,
+            error,
+            variables: Variables { new: reply.new, changed: reply.changed, removed: reply.removed },
+            duration: Duration::from_micros(reply.duration_us),
+            cpu: Duration::from_micros(reply.cpu_us),
+            rss_mb: self.link.as_ref().and_then(Link::resident_mb),
+            notes,
+        };
+        if outcome == Outcome::TimedOut && running.on_timeout == OnTimeout::Rollback {
+            let (notes, variables) = self.recover("the cell ran out of time", running.job.cell).await;
+            execution.notes.extend(notes);
+            if variables {
+                execution.variables = Variables::default();
+            }
+        }
+        self.finish(&running.job, execution);
+        if self.link.is_some() && self.parts.checkpoints == Checkpoints::Auto {
+            self.checkpoint_due = Some(Instant::now() + CHECKPOINT_GAP);
+        }
+    }
+
+    fn finish(&mut self, job: &Arc<Job>, mut execution: Execution) {
+        let printed = job.capture.finish();
+        if let Some(error) = printed.spool_error {
+            execution.notes.push(format!("the whole output could not be kept on disk: {error}"));
+        }
+        self.parts.journal.record(
+            &self.info.owner,
+            &self.info.handle,
+            EventKind::CellEnded {
+                cell: job.cell,
+                job: job.id.clone(),
+                outcome: execution.outcome.as_str().to_owned(),
+                result: execution.result.clone(),
+                error: execution.error.as_ref().map(|error| format!("{}: {}", error.kind, error.message)),
+                duration_ms: u64::try_from(execution.duration.as_millis()).unwrap_or(u64::MAX),
+            },
+        );
+        {
+            let mut live = self.live.lock().expect("no panic while locked");
+            live.state = if self.link.is_some() { State::Idle } else { State::Dead };
+            live.last_used = Instant::now();
+            live.last_used_at = Timestamp::now();
+            live.rss_mb = execution.rss_mb;
+        }
+        job.finish(execution);
+    }
+}
+
+/// Output that belongs to no cell, kept for the next result.
+fn push_late(late: &mut Option<Late>, outputs: &Outputs, handle: &str, cell: u64, stream: Stream, bytes: &[u8]) {
+    if late.is_none() {
+        match outputs.capture(&format!("{handle}-{cell}-late")) {
+            Ok(capture) => *late = Some(Late { after_cell: cell, capture }),
+            Err(error) => tracing::warn!(%error, "late output could not be kept"),
+        }
+    }
+    if let Some(late) = late {
+        late.capture.push(stream, bytes);
+    }
+}
+
+/// The interrupt ladder.
+impl Task {
+    fn climb(&mut self, cause: Cause) {
+        let (Some(running), Some(link)) = (&mut self.running, &self.link) else { return };
+        if let Some(ladder) = &mut running.ladder {
+            // Asked again: the next step comes at once.
+            if cause == Cause::Caller && ladder.step != Step::Stacks {
+                ladder.until = Instant::now();
+            }
+            return;
+        }
+        // Whatever an earlier dump left behind is not about this cell.
+        link.take_stacks();
+        link.ask_for_stacks();
+        running.ladder =
+            Some(Ladder { cause, step: Step::Stacks, until: Instant::now() + STACKS_GRACE, stacks: String::new() });
+    }
+
+    fn next_step(&mut self) {
+        let (Some(running), Some(link)) = (&mut self.running, &self.link) else { return };
+        let Some(ladder) = &mut running.ladder else { return };
+        let (step, grace) = match ladder.step {
+            Step::Stacks => {
+                ladder.stacks = link.take_stacks();
+                link.interrupt();
+                (Step::Interrupt, INTERRUPT_GRACE)
+            }
+            Step::Interrupt => {
+                link.force();
+                (Step::Force, FORCE_GRACE)
+            }
+            Step::Force | Step::Kill => {
+                link.kill();
+                // Its death comes as an event; if it cannot even be killed we try again now and then.
+                (Step::Kill, Duration::from_secs(5))
+            }
+        };
+        ladder.step = step;
+        ladder.until = Instant::now() + grace;
+    }
+}
+
+/// What a stopped cell's caller must know: how hard it had to be stopped, and where it was.
+fn stop_notes(outcome: Outcome, ladder: &Ladder, running: &Running) -> Vec<String> {
+    let mut notes = Vec::new();
+    match ladder.cause {
+        Cause::Timeout => {
+            let limit = running.timeout.unwrap_or_default().as_secs_f64();
+            let ended = if outcome == Outcome::TimedOut { "stopped" } else { "ended by itself while being stopped" };
+            notes.push(format!("the cell ran longer than timeout_s={limit} and was {ended}"));
+        }
+        Cause::Caller if outcome != Outcome::Interrupted => {
+            notes.push("the cell was interrupted but came to its own end".to_owned());
+        }
+        Cause::Caller => {}
+    }
+    if ladder.step == Step::Force {
+        notes.push(
+            "it ignored KeyboardInterrupt and was unwound by force; `finally` blocks may have been cut short"
+                .to_owned(),
+        );
+    }
+    if let Some(place) = stuck_place(&ladder.stacks) {
+        notes.push(format!("it was at {place}"));
+    }
+    if matches!(outcome, Outcome::TimedOut | Outcome::Interrupted) && ladder.step != Step::Kill {
+        notes.push("what the cell had done until then was kept".to_owned());
+    }
+    notes
+}
+
+/// The innermost frames of a faulthandler dump's main thread, down to the first line of a cell, in words.
+fn stuck_place(stacks: &str) -> Option<String> {
+    // faulthandler writes the current thread last, most recent call first.
+    let (_, main) = stacks.rsplit_once("(most recent call first):")?;
+    let mut places = Vec::new();
+    for line in main.lines() {
+        let Some((file, rest)) = line.trim().strip_prefix("File \"").and_then(|rest| rest.split_once("\", line "))
+        else {
+            continue;
+        };
+        if file.starts_with("<pylair/") {
+            break;
+        }
+        let (number, function) = rest.split_once(" in ").unwrap_or((rest, "?"));
+        places.push(format!("{file} line {number} in {function}"));
+        if file.starts_with("<cell ") || places.len() == 8 {
+            break;
+        }
+    }
+    (!places.is_empty()).then(|| places.join(", called from "))
+}
+
+/// Checkpoints.
+impl Task {
+    async fn ask_for_checkpoint(&mut self) {
+        let Some(link) = &mut self.link else { return };
+        if self.running.is_some() || self.making.is_some() {
+            return;
+        }
+        let cell = self.cell;
+        let id = format!("c{cell}");
+        if self.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.cell == cell) {
+            return;
+        }
+        match link.request(Op::Checkpoint { checkpoint: id.clone() }, &[]).await {
+            Ok(request) => {
+                self.making = Some(Making { request, id, cell, until: Instant::now() + CHECKPOINT_TIMEOUT });
+            }
+            Err(error) => tracing::debug!(%error, "a checkpoint could not be asked for"),
+        }
+    }
+
+    async fn on_checkpoint_done(&mut self, reply: &Reply) {
+        let (Some(making), Some(link)) = (self.making.take(), &mut self.link) else { return };
+        let made = reply.made == Some(true) && link.has_checkpoint(&making.id).await;
+        let (owner, handle) = (&self.info.owner, &self.info.handle);
+        let mut live = self.live.lock().expect("no panic while locked");
+        if made {
+            link.keep_newest_checkpoints(1);
+            live.checkpoint_cell = Some(making.cell);
+            live.checkpoint_skipped = None;
+            self.checkpoint = Some(Checkpoint { id: making.id, cell: making.cell });
+            self.parts.journal.record(owner, handle, EventKind::CheckpointMade { cell: making.cell });
+            return;
+        }
+        let reason = reply
+            .reason
+            .clone()
+            .or_else(|| reply.refused.clone())
+            .unwrap_or_else(|| "the frozen copy did not say who it is".to_owned());
+        // Told once per reason: a program with a thread would otherwise hear it after every cell.
+        if live.checkpoint_skipped.as_ref() != Some(&reason) {
+            self.pending_notes.push(format!("no checkpoint was made after cell {}: {reason}", making.cell));
+        }
+        live.checkpoint_skipped = Some(reason.clone());
+        self.parts.journal.record(owner, handle, EventKind::CheckpointSkipped { cell: making.cell, reason });
+    }
+}
+
+/// Starting, dying and coming back.
+impl Task {
+    async fn open_worker(&mut self) -> Result<(), Error> {
+        let info = self.info.clone();
+        let python_path: Vec<String> = info
+            .env
+            .get("PYTHONPATH")
+            .map(|path| path.split(':').filter(|entry| !entry.is_empty()).map(str::to_owned).collect())
+            .unwrap_or_default();
+        let wanted = Wanted {
+            interpreter: &info.interpreter,
+            base: info.base.as_ref(),
+            env: &info.env,
+            preload: &info.preload,
+            python_path: &python_path,
+            owner: &info.owner,
+            confined: info.profile.is_confined(),
+        };
+        let link = Link::open(&self.parts.probes, &wanted, &info.profile).await?;
+        self.link = Some(link);
+        let prefix = info.interpreter.is_venv().then(|| info.interpreter.prefix.display().to_string());
+        let cwd = info.profile.working_directory().unwrap_or(&info.cwd);
+        let start = Start {
+            cwd: cwd.display().to_string(),
+            env: info.env.clone(),
+            executable: info.interpreter.executable.display().to_string(),
+            prefix,
+            site: info.preload.is_empty(),
+            python_path,
+        };
+        let started = self.ask_and_wait(Op::Start(start), &[], START_TIMEOUT).await;
+        let reply = self.unless_failed(started).await?;
+        if let Some(refused) = reply.refused {
+            self.close_link().await;
+            return Err(link::Error::Start { message: refused }.into());
+        }
+        if let Some(startup) = &info.startup {
+            let ran = self.ask_and_wait(Op::Execute { cell: 0 }, startup.as_bytes(), STARTUP_CODE_TIMEOUT).await;
+            let reply = self.unless_failed(ran).await?;
+            if let Some(error) = reply.error {
+                self.close_link().await;
+                return Err(Error::Startup(Box::new(error)));
+            }
+        }
+        let link = self.link.as_ref().expect("opened above");
+        let mut live = self.live.lock().expect("no panic while locked");
+        live.pid = Some(link.pid());
+        live.rss_mb = link.resident_mb();
+        live.state = State::Idle;
+        live.checkpoint_cell = None;
+        drop(live);
+        if info.startup.is_some() && self.parts.checkpoints == Checkpoints::Auto {
+            self.checkpoint_due = Some(Instant::now() + CHECKPOINT_GAP);
+        }
+        Ok(())
+    }
+
+    async fn unless_failed<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
+        if result.is_err() {
+            self.close_link().await;
+        }
+        result
+    }
+
+    async fn close_link(&mut self) {
+        if let Some(link) = self.link.take() {
+            link.close().await;
+        }
+        self.checkpoint = None;
+        self.making = None;
+        self.checkpoint_due = None;
+    }
+
+    /// A request outside of any cell, answered before anything else goes on.
+    async fn ask_and_wait(&mut self, op: Op, blob: &[u8], limit: Duration) -> Result<Reply, Error> {
+        let link = self.link.as_mut().ok_or(Error::Gone)?;
+        let request = link.request(op, blob).await?;
+        let died = |message: String| Error::Link(link::Error::Start { message });
+        let until = Instant::now() + limit;
+        loop {
+            let link = self.link.as_mut().ok_or(Error::Gone)?;
+            match tokio::time::timeout_at(until.into(), link.next()).await {
+                Err(_) => return Err(died(format!("it was not ready after {} s", limit.as_secs()))),
+                Ok(LinkEvent::Reply(reply, _)) if reply.ev == Event::Done && reply.id == request => {
+                    self.drain_output();
+                    return Ok(*reply);
+                }
+                Ok(LinkEvent::Reply(..)) => {}
+                Ok(LinkEvent::Output(stream, count)) => self.on_output(stream, count),
+                Ok(LinkEvent::Died { garbage }) => {
+                    let status = match &mut self.link {
+                        Some(link) => link.exit_status().await,
+                        None => None,
+                    };
+                    self.drain_output();
+                    let tail =
+                        self.late.take().map(|late| late.capture.snapshot(2000, None).merged.text).unwrap_or_default();
+                    return Err(died(death_message(status, garbage.as_deref(), tail.trim())));
+                }
+            }
+        }
+    }
+
+    async fn on_death(&mut self, garbage: Option<String>) {
+        self.making = None;
+        self.checkpoint_due = None;
+        let status = match &mut self.link {
+            Some(link) => link.exit_status().await,
+            None => None,
+        };
+        self.drain_output();
+        let Some(running) = self.running.take() else {
+            let what = death_message(status, garbage.as_deref(), "");
+            let (notes, _) = self.recover(&format!("between cells: {what}"), self.cell + 1).await;
+            self.pending_notes.push(format!("after cell {} {what}", self.cell));
+            self.pending_notes.extend(notes);
+            return;
+        };
+        let stderr = running.job.capture.snapshot(2000, None).stderr.text;
+        let message = death_message(status, garbage.as_deref(), stderr.trim());
+        let killed_by_us = running.ladder.as_ref().filter(|ladder| ladder.step == Step::Kill);
+        let outcome = match killed_by_us.map(|ladder| ladder.cause) {
+            Some(Cause::Timeout) => Outcome::TimedOut,
+            Some(Cause::Caller) => Outcome::Interrupted,
+            None => Outcome::Died,
+        };
+        let stacks = match (&running.ladder, &self.link) {
+            (Some(ladder), _) => ladder.stacks.clone(),
+            // faulthandler also writes when a fatal signal ends the process.
+            (None, Some(link)) => link.take_stacks(),
+            _ => String::new(),
+        };
+        let mut notes = std::mem::take(&mut self.pending_notes);
+        if let Some(ladder) = &running.ladder {
+            notes.extend(stop_notes(outcome, ladder, &running));
+        }
+        if killed_by_us.is_some() {
+            notes.push("it could not be interrupted (it was inside C code) and its worker was killed".to_owned());
+        }
+        let (recovered, _) = self.recover("its worker ended", running.job.cell).await;
+        notes.extend(recovered);
+        let execution = Execution {
+            outcome,
+            result: None,
+            result_chars: None,
+            error: Some(Raised {
+                kind: if killed_by_us.is_some() { "KeyboardInterrupt" } else { "WorkerDied" }.to_owned(),
+                message,
+                traceback: cell_stacks(&stacks),
+                line: None,
+            }),
+            variables: Variables::default(),
+            duration: running.job.started.elapsed(),
+            cpu: Duration::ZERO,
+            rss_mb: self.link.as_ref().and_then(Link::resident_mb),
+            notes,
+        };
+        self.finish(&running.job, execution);
+        if self.link.is_some() && self.parts.checkpoints == Checkpoints::Auto && self.cell > 1 {
+            self.checkpoint_due = Some(Instant::now() + CHECKPOINT_GAP);
+        }
+    }
+
+    /// Brings the session back: to its newest checkpoint, else to a new worker. Returns what the caller must know, and
+    /// whether variables changed under the cell.
+    async fn recover(&mut self, reason: &str, before_cell: u64) -> (Vec<String>, bool) {
+        if let (Some(checkpoint), Some(link)) = (self.checkpoint.take(), &mut self.link) {
+            match link.roll_back(&checkpoint.id).await {
+                Ok(restored) => {
+                    let pid = link.pid();
+                    self.drain_output();
+                    let mut live = self.live.lock().expect("no panic while locked");
+                    live.pid = Some(pid);
+                    live.checkpoint_cell = None;
+                    drop(live);
+                    self.parts.journal.record(
+                        &self.info.owner,
+                        &self.info.handle,
+                        EventKind::SessionRolledBack { checkpoint_cell: checkpoint.cell, reason: reason.to_owned() },
+                    );
+                    return (rollback_notes(&checkpoint, before_cell, &restored), true);
+                }
+                Err(error) => tracing::warn!(%error, session = %self.info.name, "a rollback failed"),
+            }
+        }
+        self.close_link().await;
+        let lost = before_cell > 1;
+        let mut notes = Vec::new();
+        match self.open_worker().await {
+            Ok(()) => {
+                notes.push(if lost {
+                    "the session was restarted: all variables are gone".to_owned()
+                } else {
+                    "the session was restarted".to_owned()
+                });
+            }
+            Err(error) => {
+                self.live.lock().expect("no panic while locked").state = State::Dead;
+                notes.push(format!("the session could not be restarted: {error}; the next call tries again"));
+            }
+        }
+        self.parts.journal.record(
+            &self.info.owner,
+            &self.info.handle,
+            EventKind::SessionRestarted { reason: reason.to_owned() },
+        );
+        (notes, true)
+    }
+
+    async fn kill_and_recover(&mut self, reason: &str) {
+        if let Some(link) = &self.link {
+            link.kill();
+        }
+        let (notes, _) = self.recover(reason, self.cell + 1).await;
+        self.pending_notes.push(reason.to_owned());
+        self.pending_notes.extend(notes);
+    }
+
+    async fn restart_on_request(&mut self) -> Result<Vec<String>, Error> {
+        let mut notes = Vec::new();
+        if let Some(running) = self.running.take() {
+            notes.push(format!("cell {} was running and was killed", running.job.cell));
+            self.drain_output();
+            let execution = Execution {
+                outcome: Outcome::Interrupted,
+                result: None,
+                result_chars: None,
+                error: None,
+                variables: Variables::default(),
+                duration: running.job.started.elapsed(),
+                cpu: Duration::ZERO,
+                rss_mb: None,
+                notes: vec!["the session was restarted while this cell ran".to_owned()],
+            };
+            self.finish(&running.job, execution);
+        }
+        self.close_link().await;
+        self.pending_notes.clear();
+        self.open_worker().await?;
+        self.parts.journal.record(
+            &self.info.owner,
+            &self.info.handle,
+            EventKind::SessionRestarted { reason: "somebody asked for it".to_owned() },
+        );
+        notes.push("all variables are gone".to_owned());
+        Ok(notes)
+    }
+
+    async fn end(mut self, reason: String, closed: Option<oneshot::Sender<()>>) {
+        if let Some(running) = self.running.take() {
+            self.drain_output();
+            let execution = Execution {
+                outcome: Outcome::Died,
+                result: None,
+                result_chars: None,
+                error: None,
+                variables: Variables::default(),
+                duration: running.job.started.elapsed(),
+                cpu: Duration::ZERO,
+                rss_mb: None,
+                notes: vec![format!("the session was closed while this cell ran: {reason}")],
+            };
+            self.finish(&running.job, execution);
+        }
+        self.close_link().await;
+        self.parts.journal.record(&self.info.owner, &self.info.handle, EventKind::SessionClosed { reason });
+        if let Some(closed) = closed {
+            // Whoever closed it may not have waited.
+            let _unheard = closed.send(());
+        }
+    }
+}
+
+fn rollback_notes(checkpoint: &Checkpoint, before_cell: u64, restored: &link::Restored) -> Vec<String> {
+    let mut notes = Vec::new();
+    if checkpoint.cell + 1 >= before_cell {
+        notes.push(format!("the session was rolled back to where it was after cell {}", checkpoint.cell));
+    } else {
+        let first = checkpoint.cell + 1;
+        let last = before_cell - 1;
+        notes.push(format!(
+            "the session was rolled back to where it was after cell {}: what cells {first} to {last} did is lost",
+            checkpoint.cell
+        ));
+    }
+    notes.push("files, databases and the network are as the cell left them".to_owned());
+    if !restored.lost.is_empty() {
+        notes.push(format!("not restored: {}", restored.lost.join(", ")));
+    }
+    if restored.swept > 0 {
+        notes.push(format!("{} child processes were ended", restored.swept));
+    }
+    notes
+}
+
+fn death_message(status: Option<i32>, garbage: Option<&str>, tail: &str) -> String {
+    let mut message = match (garbage, status.map(describe_exit)) {
+        (Some(garbage), _) => format!("the worker was killed because it broke the wire: {garbage}"),
+        (None, Some((Some(code), _))) => format!("the worker exited with code {code}"),
+        (None, Some((_, Some(signal)))) => format!("the worker was killed by {signal}"),
+        _ => "the worker ended and nobody saw how".to_owned(),
+    };
+    if !tail.is_empty() {
+        message.push_str("; its last words:\n");
+        message.push_str(tail);
+    }
+    message
+}
+
+/// A faulthandler dump without the probe's frames and what is below them.
+fn cell_stacks(stacks: &str) -> String {
+    let mut below_probe = false;
+    let mut kept = Vec::new();
+    for line in stacks.lines() {
+        if !line.starts_with("  File ") {
+            below_probe = false;
+        } else if line.starts_with("  File \"<pylair/") {
+            below_probe = true;
+        }
+        if !below_probe {
+            kept.push(line);
+        }
+    }
+    kept.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stuck_place_is_the_main_thread_down_to_the_cell() {
+        let dump = "Thread 0x1 (most recent call first):\n  File \"<cell 9>\", line 1 in other\n\n\
+                    Current thread 0x2 (most recent call first):\n  File \"/usr/lib/x.py\", line 7 in wait\n  \
+                    File \"<cell 3>\", line 2 in f\n  File \"<cell 3>\", line 4 in <module>\n  \
+                    File \"<pylair/execute.py>\", line 1 in run\n";
+        assert_eq!(
+            stuck_place(dump).as_deref(),
+            Some("/usr/lib/x.py line 7 in wait, called from <cell 3> line 2 in f")
+        );
+        assert_eq!(stuck_place(""), None);
+        assert_eq!(
+            stuck_place(
+                "Current thread 0x2 (most recent call first):\n  File \"<pylair/worker.py>\", line 1 in main\n"
+            ),
+            None
+        );
+    }
+
+    #[test]
+    fn a_rollback_past_several_cells_names_what_is_lost() {
+        let check = |cell, before| {
+            let checkpoint = Checkpoint { id: String::new(), cell };
+            rollback_notes(&checkpoint, before, &link::Restored { lost: vec![], swept: 0 })[0].clone()
+        };
+        assert_eq!(check(4, 5), "the session was rolled back to where it was after cell 4");
+        assert_eq!(
+            check(4, 8),
+            "the session was rolled back to where it was after cell 4: what cells 5 to 7 did is lost"
+        );
+    }
+
+    #[test]
+    fn a_death_is_told_with_signal_code_and_last_words() {
+        assert_eq!(death_message(Some(libc::SIGSEGV), None, ""), "the worker was killed by SIGSEGV");
+        assert_eq!(death_message(Some(3 << 8), None, "boom"), "the worker exited with code 3; its last words:\nboom");
+        assert_eq!(death_message(None, None, ""), "the worker ended and nobody saw how");
+    }
+}

@@ -1,0 +1,313 @@
+//! The functions behind `/api`. They call the same core methods as the MCP tools, never the tools.
+
+use std::{collections::BTreeMap, convert::Infallible, path::PathBuf, sync::Arc, time::Duration};
+
+use axum::{
+    Extension, Json, Router,
+    body::{Body, Bytes},
+    extract::{DefaultBodyLimit, Path, Query, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use futures::StreamExt;
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::router::Entrance;
+use crate::{
+    caller::{Caller, DefaultSession},
+    config::seconds,
+    daemon::Daemon,
+    output::{Stream, Which},
+    session::{self, Job, Report, Session},
+};
+
+const MAX_BODY_BYTES: usize = 72 << 20;
+const PAGE_BYTES: usize = 1 << 20;
+
+pub fn router(daemon: Arc<Daemon>) -> Router {
+    Router::new()
+        .route("/api/status", get(status))
+        .route("/api/execute", post(execute))
+        .route("/api/interrupt", post(interrupt))
+        .route("/api/sessions", get(sessions).post(open))
+        .route("/api/sessions/close", post(close))
+        .route("/api/output/{job}", get(output))
+        .route("/api/stop", post(stop))
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .with_state(daemon)
+}
+
+/// A failed request as JSON: the same three fields as an MCP error.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Failure {
+    pub kind: String,
+    pub message: String,
+    pub hint: String,
+}
+
+#[derive(Debug)]
+struct ApiError(StatusCode, Failure);
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        (self.0, Json(self.1)).into_response()
+    }
+}
+
+impl From<session::Error> for ApiError {
+    fn from(error: session::Error) -> Self {
+        let status = match error.kind() {
+            "unknown_session" | "unknown_job" | "closed_session" => StatusCode::NOT_FOUND,
+            "busy" | "name_taken" | "ambiguous_session" => StatusCode::CONFLICT,
+            "not_allowed" => StatusCode::FORBIDDEN,
+            _ => StatusCode::UNPROCESSABLE_ENTITY,
+        };
+        let tool: crate::mcp::tools::ToolError = error.into();
+        Self(status, Failure { kind: tool.kind.to_owned(), message: tool.message, hint: tool.hint })
+    }
+}
+
+impl ApiError {
+    fn bad(message: impl Into<String>, hint: &str) -> Self {
+        let failure = Failure { kind: "bad_argument".to_owned(), message: message.into(), hint: hint.to_owned() };
+        Self(StatusCode::BAD_REQUEST, failure)
+    }
+}
+
+/// Where a request comes from, as its sender says. The kernel or the token says who.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Origin {
+    pub cwd: Option<PathBuf>,
+    pub env: Option<BTreeMap<String, String>>,
+}
+
+async fn caller(daemon: &Arc<Daemon>, entrance: Entrance, from: Origin) -> Result<Caller, ApiError> {
+    match entrance {
+        Entrance::Unix(peer) => Ok(daemon.caller_of_process(peer.pid, from.cwd, from.env.unwrap_or_default()).await?),
+        Entrance::Tcp => {
+            let mut caller = daemon.http_caller("http".to_owned(), DefaultSession::Main);
+            caller.cwd = from.cwd;
+            Ok(caller)
+        }
+    }
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ExecuteBody {
+    pub code: String,
+    pub target: Option<String>,
+    pub timeout_s: Option<f64>,
+    pub max_chars: Option<usize>,
+    pub from: Origin,
+}
+
+/// One line of the answer to `/api/execute`.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Line {
+    Job { job: String, session: String },
+    Output { stream: Stream, text: String },
+    Report(Box<Report>),
+}
+
+/// Runs a cell and streams what it prints, one JSON object a line, the report last.
+async fn execute(
+    State(daemon): State<Arc<Daemon>>,
+    Extension(entrance): Extension<Entrance>,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    let body: ExecuteBody = parse(&body)?;
+    let caller = caller(&daemon, entrance, body.from).await?;
+    let timeout = match body.timeout_s {
+        Some(value) => {
+            let bad = || ApiError::bad(format!("timeout_s is {value}"), "pass a number of seconds, 0 for none");
+            Some(seconds(value).ok_or_else(bad)?).filter(|timeout| !timeout.is_zero())
+        }
+        None => daemon.config.timeout,
+    };
+    let session = daemon.sessions.target(&caller, body.target.as_deref()).await?;
+    let job = session.execute(body.code, timeout, session::OnTimeout::default(), &caller.client).await?;
+    let max_chars = body.max_chars.unwrap_or(daemon.config.max_chars);
+    let (lines, receiver) = mpsc::channel(16);
+    let hold = daemon.hold();
+    tokio::spawn(async move {
+        // A reader that goes away leaves the job behind; nothing else depends on this task.
+        let _unheard = stream(&job, &session, max_chars, lines).await;
+        drop(hold);
+    });
+    let body = Body::from_stream(ReceiverStream::new(receiver).map(Ok::<_, Infallible>));
+    Ok(([("content-type", "application/x-ndjson")], body).into_response())
+}
+
+async fn stream(
+    job: &Job,
+    session: &Session,
+    max_chars: usize,
+    lines: mpsc::Sender<Bytes>,
+) -> Result<(), mpsc::error::SendError<Bytes>> {
+    let encode = |line: &Line| {
+        let mut bytes = serde_json::to_vec(line).unwrap_or_default();
+        bytes.push(b'\n');
+        Bytes::from(bytes)
+    };
+    lines.send(encode(&Line::Job { job: job.id.clone(), session: session.info.name.to_string() })).await?;
+    if let Some(late) = &job.late {
+        let text = format!("[late output, printed after cell {} had ended]\n", late.after_cell);
+        lines.send(encode(&Line::Output { stream: Stream::Stderr, text })).await?;
+        send_new(&late.capture, &mut crate::output::Cursor::default(), &lines, &encode).await?;
+    }
+    let mut cursor = crate::output::Cursor::default();
+    let ended = job.ended();
+    tokio::pin!(ended);
+    let execution = loop {
+        tokio::select! {
+            execution = &mut ended => break execution,
+            () = job.capture.readable(cursor) => send_new(&job.capture, &mut cursor, &lines, &encode).await?,
+            () = lines.closed() => return Ok(()),
+        }
+    };
+    send_new(&job.capture, &mut cursor, &lines, &encode).await?;
+    lines.send(encode(&Line::Report(Box::new(Report::new(job, Some(&execution), max_chars))))).await
+}
+
+async fn send_new(
+    capture: &crate::output::Capture,
+    cursor: &mut crate::output::Cursor,
+    lines: &mpsc::Sender<Bytes>,
+    encode: &impl Fn(&Line) -> Bytes,
+) -> Result<(), mpsc::error::SendError<Bytes>> {
+    loop {
+        let read = capture.read_from(*cursor);
+        *cursor = read.cursor;
+        if read.skipped_bytes > 0 {
+            let text = format!("[{} bytes were not kept]\n", read.skipped_bytes);
+            lines.send(encode(&Line::Output { stream: Stream::Stderr, text })).await?;
+        }
+        if read.parts.is_empty() {
+            return Ok(());
+        }
+        for (stream, text) in read.parts {
+            lines.send(encode(&Line::Output { stream, text })).await?;
+        }
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TargetBody {
+    pub target: Option<String>,
+    pub job: Option<String>,
+    #[serde(default)]
+    pub from: Origin,
+}
+
+async fn interrupt(
+    State(daemon): State<Arc<Daemon>>,
+    Extension(entrance): Extension<Entrance>,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    let body: TargetBody = parse(&body)?;
+    let caller = caller(&daemon, entrance, body.from).await?;
+    let session = match (&body.target, &body.job) {
+        (Some(target), _) => daemon.session_of(&caller, target)?,
+        (None, Some(job)) => {
+            let known = daemon.sessions.parts.jobs.get(&caller.owner, job);
+            let known = known.ok_or_else(|| session::Error::UnknownJob { job: job.clone() })?;
+            daemon.session_of(&caller, &known.session)?
+        }
+        (None, None) => return Err(ApiError::bad("neither target nor job was given", "name a session or a job")),
+    };
+    Ok(Json(session.interrupt(body.job.as_deref()).await?).into_response())
+}
+
+async fn sessions(
+    State(daemon): State<Arc<Daemon>>,
+    Extension(entrance): Extension<Entrance>,
+) -> Result<Response, ApiError> {
+    let caller = caller(&daemon, entrance, Origin::default()).await.unwrap_or_else(|_| any_caller(&daemon));
+    let sessions: Vec<_> = daemon.sessions.list(&caller).iter().map(Session::status).collect();
+    Ok(Json(serde_json::json!({"sessions": sessions})).into_response())
+}
+
+/// Listing needs no default session, so it does not matter that two clients are equally near.
+fn any_caller(daemon: &Arc<Daemon>) -> Caller {
+    daemon.http_caller("shell".to_owned(), DefaultSession::Main)
+}
+
+async fn open(
+    State(daemon): State<Arc<Daemon>>,
+    Extension(entrance): Extension<Entrance>,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    #[derive(Deserialize)]
+    struct OpenRequest {
+        #[serde(flatten)]
+        options: session::OpenOptions,
+        #[serde(default)]
+        from: Origin,
+    }
+    let body: OpenRequest = parse(&body)?;
+    let caller = caller(&daemon, entrance, body.from).await?;
+    Ok(Json(daemon.sessions.open(&caller, body.options).await?.status()).into_response())
+}
+
+async fn close(
+    State(daemon): State<Arc<Daemon>>,
+    Extension(entrance): Extension<Entrance>,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    let body: TargetBody = parse(&body)?;
+    let caller = caller(&daemon, entrance, body.from).await.unwrap_or_else(|_| any_caller(&daemon));
+    let target = body.target.ok_or_else(|| ApiError::bad("no target was given", "name a session"))?;
+    let session = daemon.sessions.close(&caller, &target).await?;
+    Ok(Json(serde_json::json!({"closed": session.info.name})).into_response())
+}
+
+#[derive(Debug, Deserialize)]
+struct OutputQuery {
+    #[serde(default)]
+    offset: u64,
+    limit: Option<usize>,
+    stream: Option<Stream>,
+}
+
+async fn output(
+    State(daemon): State<Arc<Daemon>>,
+    Path(job): Path<String>,
+    Query(query): Query<OutputQuery>,
+) -> Result<Response, ApiError> {
+    let limit = query.limit.unwrap_or(PAGE_BYTES).min(PAGE_BYTES);
+    let which = query.stream.map_or(Which::Merged, Which::Only);
+    let outputs = daemon.sessions.parts.outputs.clone();
+    let read = tokio::task::spawn_blocking(move || outputs.read(&job, which, query.offset, limit)).await;
+    let page = read
+        .map_err(|error| ApiError::bad(error.to_string(), "see the daemon's log"))?
+        .map_err(session::Error::from)?;
+    let text: String = page.parts.into_iter().map(|(_, text)| text).collect();
+    Ok(Json(serde_json::json!({"text": text, "next": page.next, "total_bytes": page.info.total_bytes})).into_response())
+}
+
+async fn status(State(daemon): State<Arc<Daemon>>) -> Response {
+    Json(daemon.status()).into_response()
+}
+
+/// Answers first and leaves then.
+async fn stop(State(daemon): State<Arc<Daemon>>) -> Response {
+    let status = daemon.status();
+    let shutdown = daemon.shutdown.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        shutdown.cancel();
+    });
+    Json(status).into_response()
+}
+
+fn parse<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(body)
+        .map_err(|error| ApiError::bad(format!("the body is not valid: {error}"), "send a JSON object"))
+}

@@ -1,0 +1,8 @@
+//! Door 2: HTTP. `router` puts the routes together, `api` holds the functions behind `/api`, `token` the secret.
+//!
+//! The same `/api` is served on the daemon's Unix socket for the command line, where the kernel says who asks, and on
+//! loopback TCP for everybody with the token.
+
+pub mod api;
+pub mod router;
+pub mod token;

@@ -1,0 +1,154 @@
+//! The core without doors: sessions through the Rust API, against real Python.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use pylair::{
+    caller::{Caller, DefaultSession, Door, Scope},
+    config::{Config, Flags},
+    daemon::Daemon,
+    session::{Error, Job, OnTimeout, OpenOptions, Outcome, Report, Session},
+};
+
+use super::{Home, PATIENCE, python};
+
+/// A daemon in this process.
+pub struct Core {
+    pub daemon: Arc<Daemon>,
+    pub caller: Caller,
+    pub home: Arc<Home>,
+}
+
+/// Tells the story once for each Python.
+pub fn on_each_python(story: impl AsyncFn(&Core)) {
+    for python in python::pythons() {
+        tell(python, &[], &story);
+    }
+}
+
+pub fn on_newest_python(story: impl AsyncFn(&Core)) {
+    tell(&python::newest_python(), &[], &story);
+}
+
+/// With other settings than the defaults.
+pub fn with_settings(settings: &[(&str, &str)], story: impl AsyncFn(&Core)) {
+    tell(&python::newest_python(), settings, &story);
+}
+
+fn tell(python: &Path, settings: &[(&str, &str)], story: &impl AsyncFn(&Core)) {
+    let home = settings.iter().fold(Home::with_python(python), |home, (key, value)| home.set(key, value));
+    let home = Arc::new(home);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime can be made");
+    let core = runtime.block_on(Core::open(home.clone()));
+    let told = catch_unwind(AssertUnwindSafe(|| {
+        runtime.block_on(async {
+            let in_time = tokio::time::timeout(4 * PATIENCE, story(&core)).await;
+            in_time.expect("the test comes to an end");
+        });
+    }));
+    runtime.block_on(core.daemon.close("the test is over"));
+    drop(core);
+    drop(runtime);
+    let mut home = Arc::into_inner(home).expect("the core is gone");
+    if let Err(panic) = told {
+        eprintln!("with the Python at {}", python.display());
+        home.abandon();
+        drop(home);
+        resume_unwind(panic);
+    }
+}
+
+impl Core {
+    async fn open(home: Arc<Home>) -> Self {
+        let places = home.places();
+        let config = Config::resolve(&Flags::default(), &home.env, None, &places).expect("the settings are valid");
+        let daemon = Daemon::open(config, places, &home.program).await.expect("the daemon opens");
+        let caller = Caller {
+            owner: daemon.owner().clone(),
+            client: "test".to_owned(),
+            door: Door::Cli,
+            scopes: vec![Scope::Read, Scope::Run, Scope::Admin],
+            cwd: Some(home.work()),
+            env: Arc::new(home.env.clone()),
+            default_session: DefaultSession::Main,
+        };
+        Self { daemon, caller, home }
+    }
+
+    /// A session like any other.
+    pub async fn session(&self) -> TestSession {
+        self.open_session(OpenOptions::default()).await.expect("the session opens")
+    }
+
+    pub async fn open_session(&self, options: OpenOptions) -> Result<TestSession, Error> {
+        let opened = self.daemon.sessions.open(&self.caller, options);
+        let session = tokio::time::timeout(PATIENCE, opened).await.expect("opening comes to an end")?;
+        Ok(TestSession { session })
+    }
+
+    pub async fn close_session(&self, session: &TestSession) {
+        let name = session.session.info.name.clone();
+        self.daemon.sessions.close(&self.caller, &name).await.expect("the session closes");
+    }
+}
+
+/// A session and short ways to ask it.
+#[derive(Debug, Clone)]
+pub struct TestSession {
+    pub session: Session,
+}
+
+impl TestSession {
+    pub async fn start(&self, code: &str) -> Arc<Job> {
+        self.start_with(code, None, OnTimeout::Keep).await.expect("the cell starts")
+    }
+
+    pub async fn start_with(
+        &self,
+        code: &str,
+        timeout: Option<Duration>,
+        on_timeout: OnTimeout,
+    ) -> Result<Arc<Job>, Error> {
+        self.session.execute(code.to_owned(), timeout, on_timeout, "test").await
+    }
+
+    /// Runs a cell to its end, however that is.
+    pub async fn run(&self, code: &str) -> Report {
+        report(&self.start(code).await).await
+    }
+
+    /// Runs a cell under a time limit.
+    pub async fn run_limited(&self, code: &str, timeout: Duration, on_timeout: OnTimeout) -> Report {
+        report(&self.start_with(code, Some(timeout), on_timeout).await.expect("the cell starts")).await
+    }
+
+    /// The value of an expression, or nothing of a statement, which must not fail.
+    #[track_caller]
+    pub fn value(&self, code: &str) -> impl Future<Output = String> {
+        let place = std::panic::Location::caller();
+        async move {
+            let report = self.run(code).await;
+            assert_eq!(report.outcome, Outcome::Ok, "{code} at {place}: {report:#?}");
+            report.result.unwrap_or_default()
+        }
+    }
+
+    /// The worker.
+    pub fn pid(&self) -> i32 {
+        self.session.status().pid.expect("it has a worker")
+    }
+}
+
+/// What callers are told of a job, once it has ended.
+pub async fn report(job: &Job) -> Report {
+    let execution = job.wait(PATIENCE).await.expect("the cell comes to an end");
+    Report::new(job, Some(&execution), 25_000)
+}

@@ -1,0 +1,187 @@
+//! A home of its own for each test, with the program in it. Dropping it stops the daemon and looks for what was left behind.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use pylair::config::Places;
+use rustix::process::Signal;
+
+use super::{
+    Client, Server,
+    process::{self, Watched},
+    python,
+};
+
+/// Names that begin like this belong to a template's own environment, so all Python processes of a test carry it.
+const MARKER: &str = "PYTHON_PYLAIR_TEST_HOME";
+
+#[derive(Debug)]
+pub struct Home {
+    pub path: PathBuf,
+    /// The built binary under a name of this home's own, by which its processes are known.
+    pub program: PathBuf,
+    pub env: BTreeMap<String, String>,
+    abandoned: bool,
+}
+
+/// How a command ended and what it said.
+#[derive(Debug)]
+pub struct Finished {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Home {
+    pub fn new() -> Self {
+        Self::with_python(&python::newest_python())
+    }
+
+    pub fn with_python(python: &Path) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("it-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        // A run with the same pid may have been killed.
+        let _absent = fs::remove_dir_all(&path);
+        fs::create_dir_all(path.join("work")).expect("the target directory is writable");
+        let program = path.join("pylair");
+        fs::hard_link(env!("CARGO_BIN_EXE_pylair"), &program).expect("the target directory is one file system");
+        let text = |path: &Path| path.to_str().expect("our paths are UTF-8").to_owned();
+        let env = [
+            ("HOME", text(&path.join("work"))),
+            ("LANG", "C.UTF-8".to_owned()),
+            ("PATH", "/usr/local/bin:/usr/bin:/bin".to_owned()),
+            ("PYLAIR_HOME", text(&path)),
+            ("PYLAIR_PYTHON", text(python)),
+            (MARKER, text(&path)),
+        ];
+        let env = env.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        Self { path, program, env, abandoned: false }
+    }
+
+    /// A setting of the daemon, by its environment variable.
+    #[must_use]
+    pub fn set(mut self, key: &str, value: &str) -> Self {
+        self.env.insert(key.to_owned(), value.to_owned());
+        self
+    }
+
+    pub fn places(&self) -> Places {
+        Places::resolve(&self.env, rustix::process::getuid().as_raw())
+    }
+
+    /// Where commands and sessions start.
+    pub fn work(&self) -> PathBuf {
+        self.path.join("work")
+    }
+
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(args).env_clear().envs(&self.env).current_dir(self.work()).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command to its end.
+    pub fn run(&self, args: &[&str]) -> Finished {
+        self.run_with_input(args, b"")
+    }
+
+    pub fn run_with_input(&self, args: &[&str], input: &[u8]) -> Finished {
+        let mut command = self.command(args);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let mut stdin = child.stdin.take().expect("it is piped");
+        // A command that does not read its input closes it.
+        let _unread = stdin.write_all(input);
+        drop(stdin);
+        let watched = Watched::new(child.id().cast_signed());
+        let output = std::thread::spawn(move || child.wait_with_output());
+        watched.assert_ends();
+        let output = output.join().expect("waiting does not panic").expect("it can be waited for");
+        Finished {
+            status: output.status,
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// A client with a bridge, not introduced yet.
+    pub fn client(&self) -> Client {
+        Client::start(self.command(&["mcp"]))
+    }
+
+    /// A client that has introduced itself.
+    pub fn initialized_client(&self) -> Client {
+        let mut client = self.client();
+        client.initialize();
+        client
+    }
+
+    /// A daemon in the foreground with its HTTP door open.
+    pub fn serve(&self) -> Server {
+        Server::start(self.command(&["serve", "--port", "0"]), &self.places())
+    }
+
+    /// The daemon that answers here.
+    pub fn daemon_pid(&self) -> i32 {
+        let told = self.run(&["doctor", "--json"]);
+        let findings: serde_json::Value = serde_json::from_str(&told.stdout).expect("doctor --json prints JSON");
+        i32::try_from(findings["daemon"]["pid"].as_i64().expect("a daemon runs")).expect("a pid is small")
+    }
+
+    /// Everything that runs in this home now.
+    pub fn processes(&self) -> Vec<Watched> {
+        process::belonging_to(&self.path)
+    }
+
+    /// Cleans up without looking: the test has failed already.
+    pub fn abandon(&mut self) {
+        self.abandoned = true;
+    }
+
+    fn assert_nothing_is_left(&self) {
+        for process in self.processes() {
+            process.assert_ends();
+        }
+        let left = self.processes();
+        assert!(left.is_empty(), "processes were left behind: {left:?}");
+    }
+
+    fn remove(&self) {
+        let runtime = self.places().runtime;
+        if !runtime.starts_with(&self.path) {
+            let _absent = fs::remove_dir_all(runtime);
+        }
+        let _absent = fs::remove_dir_all(&self.path);
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        if self.abandoned || std::thread::panicking() {
+            for process in self.processes() {
+                if process.is_alive() {
+                    process::kill(process.pid, Signal::KILL);
+                }
+            }
+            self.remove();
+            return;
+        }
+        if self.places().socket().exists() {
+            let stopped = self.run(&["stop"]);
+            assert!(stopped.status.success(), "the daemon could not be stopped: {stopped:?}");
+        }
+        self.assert_nothing_is_left();
+        self.remove();
+    }
+}

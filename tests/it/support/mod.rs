@@ -1,0 +1,29 @@
+//! What the tests stand on: a home of their own for each test, the built binary, one MCP client over stdio, one over HTTP, and
+//! the core without doors.
+
+mod client;
+mod core;
+mod home;
+mod http;
+mod process;
+mod python;
+
+use std::time::Duration;
+
+pub use client::Client;
+pub use core::{Core, TestSession, on_each_python, on_newest_python, report, with_settings};
+pub use home::{Finished, Home};
+pub use http::{Request, Server};
+pub use process::{Watched, kill, parent_of, processes_below};
+pub use python::{newest_python, python2};
+
+/// How long anything may take. Nothing waits for time to pass; this only bounds a test that fails.
+pub const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Says that a test did not run, and why.
+pub fn skip(name: &str, reason: &str) {
+    println!("skipped: {name}: {reason}");
+}
+
+/// One line of Python that announces itself and then waits for a byte that never comes.
+pub const WAIT_FOREVER: &str = "print('waiting', flush=True)\nimport time\nwhile True: time.sleep(0.01)";
