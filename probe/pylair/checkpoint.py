@@ -1,4 +1,4 @@
-"""Checkpoints: frozen copies of the worker, made by `fork`. Runs in the worker; `freeze` goes on in the copy.
+"""Checkpoints: frozen copies of the worker, made by `fork`. Runs in the worker and in its copies.
 
 A copy gives up the worker's link, sleeps on a control socket of its own and either ends with it or is told to take the worker's place.
 Some states cannot be copied truthfully; then no copy is made and the reason is said.

@@ -78,6 +78,15 @@ class Cells:
     def install(self) -> None:
         sys.modules["__main__"] = self.module
 
+    def clear(self) -> None:
+        """Empties the namespace, as if no cell had run. Modules stay loaded."""
+        self.namespace.clear()
+        self.namespace.update(types.ModuleType("__main__").__dict__)
+        self.namespace["__builtins__"] = builtins
+        builtins.__dict__.pop("_", None)
+        self._flags = _AWAIT
+        self._names, self._ids = _snapshot(self.namespace)
+
     def execute(self, number: int, source: str) -> tuple[dict[str, Any], bytes]:
         """Runs one cell. Returns the fields of its done frame, and its blob."""
         unwind.raised.clear()

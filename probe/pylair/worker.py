@@ -99,6 +99,9 @@ class Worker:
         try:
             if operation == "checkpoint":
                 return self.checkpoints.make(request["checkpoint"], request)
+            if operation == "clear":
+                self.cells.clear()
+                return {"ok": True}
             if operation == "dropped":
                 return self.checkpoints.dropped()
             if operation == "start":

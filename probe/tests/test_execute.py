@@ -355,3 +355,13 @@ def test_exceptions_do_not_keep_objects_alive(session):
     )
     session.execute("fail()")
     assert session.result("refs[0]() is None") == "True"
+
+
+def test_clear_empties_the_namespace_but_keeps_modules(session):
+    session.execute("from __future__ import annotations\nimport math\nx = 1\nx")
+    assert session.ask("clear")["ok"]
+    done = session.execute("sorted(name for name in globals() if not name.startswith('_'))")
+    assert done["result"] == "[]"
+    assert session.execute("'math' in __import__('sys').modules")["result"] == "True"
+    assert session.result("__name__") == "'__main__'"
+    assert session.execute("x = 2")["new"] == ["x"]

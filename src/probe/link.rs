@@ -6,10 +6,13 @@
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::fs::FileExt,
+    },
     path::Path,
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::BytesMut;
@@ -38,6 +41,7 @@ use crate::{
 /// A local worker has a link of its own.
 const CHANNEL: u32 = 1;
 const READ_BYTES: usize = 64 << 10;
+const OUTPUT_PIPE_BYTES: usize = 256 << 10;
 const EXIT_STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 /// The forced-unwind signal of the probe, SIGRTMIN+1 as Python and glibc count it.
 const FORCE_OFFSET: i32 = 1;
@@ -108,6 +112,8 @@ struct Worker {
     /// The pid as the keeper sees it.
     kept_pid: i32,
     pidfd: AsyncFd<OwnedFd>,
+    /// `/proc/PID/statm`, kept open: opening it costs more than reading it, and every cell reads it.
+    statm: std::fs::File,
 }
 
 /// Wait statuses of processes that somebody else reaps, by pid. Bounded: the newest are kept.
@@ -176,6 +182,42 @@ pub struct Link {
     confined: bool,
     dead: bool,
     open: Open,
+    burst: Burst,
+}
+
+/// A stream that is being written line by line, fast. Each write into an empty pipe wakes us, which costs the writer more than
+/// the write: letting the pipe fill for a moment makes a program that prints in a loop twice as fast.
+#[derive(Debug)]
+struct Burst {
+    stream: Stream,
+    reads: u32,
+    last: Instant,
+    pause_until: Option<Instant>,
+}
+
+impl Burst {
+    const READS: u32 = 16;
+    const GAP: Duration = Duration::from_millis(3);
+    const PAUSE: Duration = Duration::from_millis(1);
+
+    fn new() -> Self {
+        Self { stream: Stream::Stdout, reads: 0, last: Instant::now(), pause_until: None }
+    }
+
+    fn note(&mut self, stream: Stream, count: usize) {
+        let now = Instant::now();
+        // A worker that switches streams waits for us to read, and must not wait long.
+        if stream == self.stream && now.duration_since(self.last) < Self::GAP {
+            self.reads = self.reads.saturating_add(1);
+        } else {
+            self.reads = 0;
+        }
+        self.stream = stream;
+        self.last = now;
+        if self.reads >= Self::READS && count < READ_BYTES {
+            self.pause_until = Some(now + Self::PAUSE);
+        }
+    }
 }
 
 /// Which pipes have not ended. One that has is ready for ever, so it must not be waited on again.
@@ -233,6 +275,10 @@ impl Link {
         let (stdout, stdout_end) = pipe()?;
         let (stderr, stderr_end) = pipe()?;
         let (dump, dump_end) = pipe()?;
+        for end in [&stdout, &stderr] {
+            // More room while we pause in a burst. The kernel may refuse, the default will do.
+            let _refused = rustix::pipe::fcntl_setpipe_size(end, OUTPUT_PIPE_BYTES);
+        }
         let (control, control_end) = Control::pair().map_err(Error::Descriptors)?;
         let mut passed = vec![
             requests_end.as_fd(),
@@ -300,6 +346,7 @@ impl Link {
             confined: is_confined,
             dead: false,
             open: Open { replies: true, stdout: true, stderr: true },
+            burst: Burst::new(),
         })
     }
 
@@ -355,6 +402,13 @@ impl Link {
                     return LinkEvent::Died { garbage: Some(error.to_string()) };
                 }
             }
+            let pause = async {
+                match self.burst.pause_until {
+                    Some(until) => tokio::time::sleep_until(until.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let reads_output = self.burst.pause_until.is_none();
             tokio::select! {
                 biased;
                 ready = self.replies.readable(), if self.open.replies => match ready {
@@ -366,13 +420,16 @@ impl Link {
                     },
                     Err(_) => self.open.replies = false,
                 },
-                ready = self.stdout.readable(), if self.open.stdout => {
+                () = pause => self.burst.pause_until = None,
+                ready = self.stdout.readable(), if self.open.stdout && reads_output => {
                     if let Some(count) = read_output(ready, &self.stdout, &mut self.chunk, &mut self.open.stdout) {
+                        self.burst.note(Stream::Stdout, count);
                         return LinkEvent::Output(Stream::Stdout, count);
                     }
                 }
-                ready = self.stderr.readable(), if self.open.stderr => {
+                ready = self.stderr.readable(), if self.open.stderr && reads_output => {
                     if let Some(count) = read_output(ready, &self.stderr, &mut self.chunk, &mut self.open.stderr) {
+                        self.burst.note(Stream::Stderr, count);
                         return LinkEvent::Output(Stream::Stderr, count);
                     }
                 }
@@ -615,7 +672,9 @@ impl Link {
 
     /// Resident memory of the worker in MiB.
     pub fn resident_mb(&self) -> Option<f64> {
-        let text = std::fs::read_to_string(format!("/proc/{}/statm", self.worker.pid)).ok()?;
+        let mut buffer = [0; 128];
+        let count = self.worker.statm.read_at(&mut buffer, 0).ok()?;
+        let text = str::from_utf8(&buffer[..count]).ok()?;
         let pages: f64 = text.split(' ').nth(1)?.parse().ok()?;
         #[expect(clippy::cast_precision_loss, reason = "page sizes are small")]
         Some(pages * rustix::param::page_size() as f64 / f64::from(1 << 20))
@@ -635,7 +694,8 @@ impl Worker {
     fn from_datagram(datagram: &mut Datagram, confined: bool) -> io::Result<Self> {
         let (pid, pidfd) = datagram.sender()?;
         let kept_pid = if confined { pid_within(&pidfd)? } else { pid };
-        Ok(Self { pid, kept_pid, pidfd: readable(pidfd)? })
+        let statm = std::fs::File::open(format!("/proc/{pid}/statm"))?;
+        Ok(Self { pid, kept_pid, pidfd: readable(pidfd)?, statm })
     }
 }
 

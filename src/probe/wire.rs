@@ -53,6 +53,7 @@ pub enum Op {
     Start(Start),
     Execute { cell: u64 },
     Checkpoint { checkpoint: String },
+    Clear,
 }
 
 /// What turns a freshly forked worker into this session's interpreter.

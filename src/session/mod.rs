@@ -225,7 +225,7 @@ pub enum RestartMode {
     /// A new process.
     #[default]
     Restart,
-    /// The same, under the name people look for when they want their variables gone.
+    /// The same process with an empty namespace.
     Clear,
 }
 
@@ -253,6 +253,7 @@ pub(crate) enum Command {
         answer: oneshot::Sender<Option<Arc<Job>>>,
     },
     Restart {
+        mode: RestartMode,
         answer: oneshot::Sender<Result<Vec<String>, Error>>,
     },
     Close {
@@ -314,9 +315,9 @@ impl Session {
     }
 
     /// A new worker with nothing in it. A running cell is killed and reported as such to whoever waits for it.
-    pub async fn restart(&self, _mode: RestartMode) -> Result<Vec<String>, Error> {
+    pub async fn restart(&self, mode: RestartMode) -> Result<Vec<String>, Error> {
         let (answer, restarted) = oneshot::channel();
-        self.commands.send(Command::Restart { answer }).await.map_err(|_| Error::Gone)?;
+        self.commands.send(Command::Restart { mode, answer }).await.map_err(|_| Error::Gone)?;
         restarted.await.map_err(|_| Error::Gone)?
     }
 
@@ -454,10 +455,14 @@ impl Sessions {
 
     /// The session a call goes to: the named one, or the caller's default, opened when it is not there yet.
     pub async fn target(&self, caller: &Caller, target: Option<&str>) -> Result<Session, Error> {
+        if !caller.may(Scope::Run) {
+            return Err(Error::NotAllowed("run code"));
+        }
         if let Some(target) = target {
             return self.find(caller, target);
         }
         if caller.default_session == DefaultSession::Fresh {
+            self.make_room().await;
             return self.open(caller, OpenOptions::default()).await;
         }
         if caller.default_session == DefaultSession::Main
@@ -593,7 +598,26 @@ impl Sessions {
         Ok(session)
     }
 
+    /// Stateless callers do not close what they opened: near the limit the one unused for longest makes room.
+    async fn make_room(&self) {
+        let oldest = {
+            let registry = self.registry.lock().expect("no panic while locked");
+            if registry.open.len() + registry.reserved.len() < self.parts.max_sessions {
+                return;
+            }
+            let fresh = registry.open.values().filter(|session| session.info.name == session.info.handle);
+            fresh.filter_map(|session| Some((session.idle_for()?, session.clone()))).max_by_key(|(idle, _)| *idle)
+        };
+        if let Some((_, session)) = oldest {
+            self.end(&session, "a newer session of a stateless client needed its place").await;
+        }
+    }
+
     async fn end(&self, session: &Session, reason: &str) {
+        // A default session that is gone is opened anew when it is next meant; a slot in use right now notices by itself.
+        self.defaults.lock().expect("no panic while locked").retain(|_, slot| {
+            slot.try_lock().map_or(true, |handle| handle.as_ref().is_none_or(|handle| *handle != session.info.handle))
+        });
         {
             let mut registry = self.registry.lock().expect("no panic while locked");
             if registry.open.remove(&session.info.handle).is_none() {

@@ -72,16 +72,13 @@ impl Report {
             truncated = true;
             notes.push(format!("the result has {chars} characters and was cut by the worker"));
         }
-        if printed.truncated {
-            notes.push("the output was longer than max_output_mb: its end is not kept on disk".to_owned());
-        }
         let elapsed = execution.map_or_else(|| job.started.elapsed(), |execution| execution.duration);
         Self {
             session: job.session.to_string(),
             cell: job.cell,
             outcome: execution.map_or(Outcome::Running, |execution| execution.outcome),
             job: job.id.clone(),
-            truncated: truncated || printed.merged.left_out_chars > 0 || printed.truncated,
+            truncated: truncated || printed.truncated,
             stdout: printed.stdout.text,
             stderr: printed.stderr.text,
             merged: printed.merged.text,

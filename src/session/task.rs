@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    Command, Error, Info, Live, Parts, Session, State,
+    Command, Error, Info, Live, Parts, RestartMode, Session, State,
     job::{Execution, Job, Late, OnTimeout, Outcome, Variables},
 };
 use crate::{
@@ -33,7 +33,8 @@ const STARTUP_CODE_TIMEOUT: Duration = Duration::from_mins(5);
 /// The ladder: how long each step has before the next.
 const STACKS_GRACE: Duration = Duration::from_millis(40);
 const INTERRUPT_GRACE: Duration = Duration::from_millis(1500);
-const FORCE_GRACE: Duration = Duration::from_millis(1500);
+const FORCE_GRACE: Duration = Duration::from_millis(500);
+const FORCE_TIMES: u8 = 3;
 /// Output events in the journal are for following along; the whole is in the output file.
 const MAX_JOURNAL_OUTPUT_BYTES: usize = 64 << 10;
 
@@ -82,7 +83,8 @@ enum Cause {
 enum Step {
     Stacks,
     Interrupt,
-    Force,
+    /// How often the force was sent: CPython can overlook a signal that comes together with another.
+    Force(u8),
     Kill,
 }
 
@@ -186,8 +188,11 @@ impl Task {
                     self.climb(Cause::Caller);
                 }
             }
-            Command::Restart { answer } => {
-                let result = self.restart_on_request().await;
+            Command::Restart { mode, answer } => {
+                let result = match mode {
+                    RestartMode::Restart => self.restart_on_request().await,
+                    RestartMode::Clear => self.clear().await,
+                };
                 let _unheard = answer.send(result);
             }
             Command::Close { .. } => unreachable!("handled by the loop"),
@@ -244,12 +249,7 @@ impl Task {
         client: String,
     ) -> Result<Arc<Job>, Error> {
         if let Some(running) = &self.running {
-            return Err(Error::Busy {
-                session: self.info.name.to_string(),
-                cell: running.job.cell,
-                job: running.job.id.clone(),
-                running: running.job.started.elapsed(),
-            });
+            return Err(self.busy(running));
         }
         if self.link.is_none() {
             self.open_worker().await?;
@@ -293,6 +293,15 @@ impl Task {
         live.last_used = Instant::now();
         live.last_used_at = Timestamp::now();
         Ok(job)
+    }
+
+    fn busy(&self, running: &Running) -> Error {
+        Error::Busy {
+            session: self.info.name.to_string(),
+            cell: running.job.cell,
+            job: running.job.id.clone(),
+            running: running.job.started.elapsed(),
+        }
     }
 
     fn on_output(&mut self, stream: Stream, count: usize) {
@@ -371,6 +380,11 @@ impl Task {
 
     fn finish(&mut self, job: &Arc<Job>, mut execution: Execution) {
         let printed = job.capture.finish();
+        if printed.truncated {
+            execution.notes.push(
+                "the output was longer than max_output_mb allows; the rest of it was not kept on disk".to_owned(),
+            );
+        }
         if let Some(error) = printed.spool_error {
             execution.notes.push(format!("the whole output could not be kept on disk: {error}"));
         }
@@ -439,9 +453,13 @@ impl Task {
             }
             Step::Interrupt => {
                 link.force();
-                (Step::Force, FORCE_GRACE)
+                (Step::Force(1), FORCE_GRACE)
             }
-            Step::Force | Step::Kill => {
+            Step::Force(times) if times < FORCE_TIMES => {
+                link.force();
+                (Step::Force(times + 1), FORCE_GRACE)
+            }
+            Step::Force(_) | Step::Kill => {
                 link.kill();
                 // Its death comes as an event; if it cannot even be killed we try again now and then.
                 (Step::Kill, Duration::from_secs(5))
@@ -466,7 +484,7 @@ fn stop_notes(outcome: Outcome, ladder: &Ladder, running: &Running) -> Vec<Strin
         }
         Cause::Caller => {}
     }
-    if ladder.step == Step::Force {
+    if matches!(ladder.step, Step::Force(_)) {
         notes.push(
             "it ignored KeyboardInterrupt and was unwound by force; `finally` blocks may have been cut short"
                 .to_owned(),
@@ -796,6 +814,29 @@ impl Task {
         );
         notes.push("all variables are gone".to_owned());
         Ok(notes)
+    }
+
+    /// Empties the namespace of the same process: modules stay loaded, whatever else held on to objects keeps them.
+    async fn clear(&mut self) -> Result<Vec<String>, Error> {
+        if let Some(running) = &self.running {
+            return Err(self.busy(running));
+        }
+        if self.link.is_none() {
+            self.open_worker().await?;
+            return Ok(vec!["all variables are gone".to_owned()]);
+        }
+        let cleared = self.ask_and_wait(Op::Clear, &[], START_TIMEOUT).await;
+        let reply = self.unless_failed(cleared).await?;
+        if let Some(refused) = reply.refused {
+            return Err(link::Error::Start { message: refused }.into());
+        }
+        // The checkpoint there is holds what was just thrown away.
+        self.checkpoint = None;
+        if let Some(link) = &mut self.link {
+            link.keep_newest_checkpoints(0);
+        }
+        self.live.lock().expect("no panic while locked").checkpoint_cell = None;
+        Ok(vec!["all variables are gone; imported modules stay loaded".to_owned()])
     }
 
     async fn end(mut self, reason: String, closed: Option<oneshot::Sender<()>>) {

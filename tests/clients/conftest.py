@@ -4,7 +4,9 @@ import os
 from typing import Iterator
 
 import pytest
-from home import Home
+from home import Home, adopt_orphans
+
+adopt_orphans()
 
 if "PYLAIR_TEST_PYTHONS" in os.environ:
     # The doors are tested here, not interpreters; the torture test and the probe's own tests do that.

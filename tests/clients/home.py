@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -13,6 +14,48 @@ from typing import Dict, List, Optional
 BINARY = os.environ.get("PYLAIR_BIN", str(Path(__file__).parents[2] / "target/debug/pylair"))
 # Nothing takes this long; it is for what hangs.
 TIMEOUT = 60.0
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def adopt_orphans() -> None:
+    """Makes every process that loses its parent below us our child, so that none can hide."""
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def descendants() -> Dict[int, str]:
+    """What still runs below us, with its command. Buries adopted children that have ended."""
+    parents: Dict[int, int] = {}
+    ended: List[int] = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/stat") as file:
+                state, parent = file.read().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        parents[int(entry)] = int(parent)
+        if state in "ZX":
+            ended.append(int(entry))
+    found = {}
+    for pid in parents:
+        above = parents[pid]
+        while above not in (0, os.getpid()):
+            above = parents.get(above, 0)
+        if above == 0:
+            continue
+        if pid in ended:
+            if parents[pid] == os.getpid():
+                os.waitpid(pid, os.WNOHANG)
+            continue
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                found[pid] = file.read().replace(b"\0", b" ").decode(errors="replace").strip()
+        except OSError:
+            continue
+    return found
 
 
 class Home:
@@ -44,23 +87,6 @@ class Home:
                 return self.url
         raise AssertionError("pylair serve ended: " + (self.path / "serve.log").read_text())
 
-    def processes(self) -> List[str]:
-        """What belongs to this home and still runs: everything we start inherits PYLAIR_HOME or names its directory."""
-        found = []
-        mark = str(self.path).encode()
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit() or int(entry.name) == os.getpid():
-                continue
-            try:
-                command = (entry / "cmdline").read_bytes()
-                belongs = mark in command or mark in (entry / "environ").read_bytes()
-                dead = (entry / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-            except OSError:
-                continue
-            if belongs and not dead:
-                found.append(f"{entry.name} {command.replace(bytes(1), b' ').decode(errors='replace').strip()}")
-        return found
-
     def close(self) -> None:
         """Stops the daemon and checks that no process outlives it."""
         stopped = self.run("stop")
@@ -68,11 +94,11 @@ class Home:
             self._server.wait(TIMEOUT)
             assert self._server.stdout is not None
             self._server.stdout.close()
-        left = self.processes()
+        left = descendants()
         until = time.monotonic() + 10
         while left and time.monotonic() < until:
             time.sleep(0.05)
-            left = self.processes()
+            left = descendants()
         assert stopped.returncode == 0, stopped.stderr
         assert not left, left
         shutil.rmtree(self.path)

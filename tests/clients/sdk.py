@@ -6,6 +6,7 @@ import contextlib
 from importlib.metadata import version
 from typing import Any, AsyncIterator, Callable, Dict, List, NamedTuple, Optional
 
+import anyio
 from home import BINARY, TIMEOUT, Home
 from mcp import StdioServerParameters
 from mcp.client.stdio import stdio_client
@@ -17,7 +18,7 @@ ERAS = [LEGACY] if IS_OLD else [LEGACY, MODERN]
 
 if IS_OLD:
     import httpx
-    from mcp import ClientSession
+    from mcp import ClientSession, types
     from mcp.shared.exceptions import McpError as ProtocolError
 else:
     import httpx2 as httpx
@@ -44,7 +45,17 @@ class Client:
             on_progress(message or "")
 
         callback = progressed if on_progress else None
-        result = await self.session.call_tool(tool, arguments, progress_callback=callback)
+        request = self.session._request_id if IS_OLD else None
+        try:
+            result = await self.session.call_tool(tool, arguments, progress_callback=callback)
+        except anyio.get_cancelled_exc_class():
+            # The second version of the SDK says that it cancels, the first leaves it to its user.
+            if IS_OLD:
+                params = types.CancelledNotificationParams(requestId=request, reason="the test wants it")
+                with anyio.CancelScope(shield=True):
+                    cancelled = types.CancelledNotification(params=params)
+                    await self.session.send_notification(types.ClientNotification(cancelled))
+            raise
         text = "".join(block.text for block in result.content if block.type == "text")
         if IS_OLD:
             return Result(text, result.structuredContent, result.isError)

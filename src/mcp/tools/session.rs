@@ -224,6 +224,7 @@ pub async fn open(call: Call<'_>) -> Result<CallToolResult, ToolError> {
 pub struct RestartArgs {
     /// Session name or handle
     target: String,
+    /// `restart` (default): a new process; `clear`: the same one with its variables gone
     mode: Option<RestartMode>,
 }
 

@@ -122,12 +122,14 @@ impl TestSession {
 
     /// Runs a cell to its end, however that is.
     pub async fn run(&self, code: &str) -> Report {
-        report(&self.start(code).await).await
+        let job = self.start(code).await;
+        report(&job).await
     }
 
     /// Runs a cell under a time limit.
     pub async fn run_limited(&self, code: &str, timeout: Duration, on_timeout: OnTimeout) -> Report {
-        report(&self.start_with(code, Some(timeout), on_timeout).await.expect("the cell starts")).await
+        let job = self.start_with(code, Some(timeout), on_timeout).await.expect("the cell starts");
+        report(&job).await
     }
 
     /// The value of an expression, or nothing of a statement, which must not fail.

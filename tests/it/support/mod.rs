@@ -10,7 +10,7 @@ mod python;
 
 use std::time::Duration;
 
-pub use client::Client;
+pub use client::{Client, read_messages, text_of};
 pub use core::{Core, TestSession, on_each_python, on_newest_python, report, with_settings};
 pub use home::{Finished, Home};
 pub use http::{Request, Server};

@@ -80,7 +80,8 @@ pub fn processes_below(pid: i32) -> Vec<Watched> {
     let mut found = vec![pid];
     let mut next = 0;
     while next < found.len() {
-        found.extend(parents.iter().filter(|(_, parent)| *parent == found[next]).map(|(child, _)| *child));
+        let above = found[next];
+        found.extend(parents.iter().filter(|(_, parent)| *parent == above).map(|(child, _)| *child));
         next += 1;
     }
     found.into_iter().map(Watched::new).collect()

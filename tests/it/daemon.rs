@@ -1,0 +1,142 @@
+//! The daemon as a process: its directory and sockets, how it starts, leaves, dies and meets other versions.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    os::{
+        fd::AsFd,
+        unix::{
+            fs::PermissionsExt,
+            net::{UnixListener, UnixStream},
+        },
+    },
+};
+
+use pylair::{
+    bridge::{Answer, Flags, Hello, slate},
+    keeper::datagram,
+};
+use rustix::process::Signal;
+
+use crate::support::{Home, PATIENCE, Watched, kill};
+
+fn mode(path: &std::path::Path) -> u32 {
+    fs::metadata(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).permissions().mode() & 0o777
+}
+
+#[test]
+fn directories_and_sockets_are_private_and_there_is_a_log() {
+    let home = Home::new();
+    assert!(home.run(&["exec", "1"]).status.success());
+    let places = home.places();
+    for directory in [&places.runtime, &places.state, &places.data] {
+        assert_eq!(mode(directory), 0o700, "{}", directory.display());
+    }
+    for file in [places.socket(), places.bridge_socket(), places.log()] {
+        assert_eq!(mode(&file), 0o600, "{}", file.display());
+    }
+    let log = fs::read_to_string(places.log()).expect("there is a log");
+    assert!(log.contains("the daemon is ready"), "{log}");
+}
+
+#[test]
+fn stale_sockets_are_recovered() {
+    let home = Home::new();
+    let places = home.places();
+    places.create().expect("the home is writable");
+    for path in [places.socket(), places.bridge_socket()] {
+        drop(UnixListener::bind(path).expect("it is not there yet"));
+    }
+    assert_eq!(home.run(&["exec", "1 + 1"]).stdout, "2\n");
+}
+
+#[test]
+fn sigterm_leaves_nothing() {
+    let home = Home::new();
+    let code = "import subprocess\nsubprocess.Popen(['sleep', '1000'], start_new_session=True).pid and None";
+    let opened = home.run(&["exec", code]);
+    assert!(opened.status.success(), "{opened:?}");
+    let processes = home.processes();
+    assert!(processes.len() >= 4, "daemon, keeper, worker and child: {processes:?}");
+    kill(home.daemon_pid(), Signal::TERM);
+    for process in &processes {
+        process.assert_ends();
+    }
+    let places = home.places();
+    assert!(!places.socket().exists() && !places.bridge_socket().exists());
+}
+
+#[test]
+fn sigkill_ends_all_session_processes_too() {
+    let home = Home::new();
+    let code = "import os, subprocess\n\
+                subprocess.Popen(['sleep', '1000'], start_new_session=True)\n\
+                if os.fork() == 0:\n    os.setsid()\n    while True: pass\n";
+    let opened = home.run(&["exec", code]);
+    assert!(opened.status.success(), "{opened:?}");
+    let processes = home.processes();
+    assert!(processes.len() >= 5, "daemon, keeper, worker and two children: {processes:?}");
+    kill(home.daemon_pid(), Signal::KILL);
+    for process in &processes {
+        process.assert_ends();
+    }
+}
+
+#[test]
+fn an_idle_daemon_leaves_by_itself() {
+    let home = Home::new().set("PYLAIR_IDLE_EXIT_S", "1");
+    let daemon = Watched::new(home.daemon_pid());
+    daemon.assert_ends();
+    assert!(!home.places().socket().exists());
+    assert_eq!(home.run(&["exec", "'another'"]).stdout, "'another'\n");
+}
+
+#[test]
+fn a_session_keeps_an_idle_daemon() {
+    let home = Home::new().set("PYLAIR_IDLE_EXIT_S", "0");
+    assert!(home.run(&["exec", "x = 1"]).status.success());
+    assert_eq!(home.run(&["exec", "x"]).stdout, "1\n");
+}
+
+#[test]
+fn a_command_of_another_version_is_told_and_can_still_stop_it() {
+    let home = Home::new();
+    home.daemon_pid();
+    let ask = |path: &str| {
+        let mut socket = UnixStream::connect(home.places().socket()).expect("the daemon listens");
+        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+        let request =
+            format!("GET {path} HTTP/1.0\r\nHost: pylair\r\nx-pylair-version: 0.0.1\r\nContent-Length: 0\r\n\r\n");
+        socket.write_all(request.as_bytes()).expect("the daemon reads");
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).expect("the daemon answers");
+        answer
+    };
+    let refused = ask("/api/sessions");
+    assert!(refused.starts_with("HTTP/1.0 409"), "{refused}");
+    assert!(refused.contains("this command is 0.0.1") && refused.contains("pylair stop"), "{refused}");
+    assert!(ask("/api/status").starts_with("HTTP/1.0 200"));
+}
+
+#[test]
+fn a_bridge_of_another_version_is_refused_in_one_sentence() {
+    let home = Home::new();
+    home.daemon_pid();
+    let hello =
+        Hello { version: "0.0.1".to_owned(), cwd: None, env: home.env.clone(), flags: Flags::default(), resumed: None };
+    let memory = hello.to_memory_file().expect("memory files can be made");
+    let slate = slate::create().expect("memory files can be made");
+    let (_ours, theirs) = UnixStream::pair().expect("sockets can be made");
+    let socket = rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET, None)
+        .expect("sockets can be made");
+    let address = rustix::net::SocketAddrUnix::new(home.places().bridge_socket()).expect("the path is short");
+    rustix::net::connect(&socket, &address).expect("the daemon listens");
+    datagram::send_datagram(&socket, b"{}", &[memory.as_fd(), theirs.as_fd(), theirs.as_fd(), slate.as_fd()])
+        .expect("the daemon reads");
+    let mut buffer = [0; 4096];
+    let answer = datagram::recv_datagram(&socket, &mut buffer).expect("the daemon answers");
+    let answer: Answer = serde_json::from_slice(answer.bytes).expect("JSON");
+    let Answer::Refused { message, hint } = answer else { panic!("not refused: {answer:?}") };
+    assert_eq!(message, format!("the daemon is pylair {}, this bridge is 0.0.1", env!("CARGO_PKG_VERSION")));
+    assert!(hint.contains("pylair stop"), "{hint}");
+}

@@ -1,0 +1,135 @@
+//! `pylair exec`: where code comes from, where it runs, exit codes, streaming and Ctrl-C.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    process::{Child, Stdio},
+};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{Home, WAIT_FOREVER, Watched, kill};
+
+#[test]
+fn code_comes_from_an_argument_a_file_or_standard_input() {
+    let home = Home::new();
+    fs::write(home.work().join("program.py"), "print('from a file')\n").expect("the home is writable");
+    for (args, input, printed) in [
+        (&["exec", "6 * 7"][..], "", "42\n"),
+        (&["exec", "program.py"], "", "from a file\n"),
+        (&["exec", "-"], "print('from a dash')", "from a dash\n"),
+        (&["exec"], "x = 'from'\nx + ' a heredoc'\n", "'from a heredoc'\n"),
+        (&["exec", "-1"], "", "-1\n"),
+    ] {
+        let finished = home.run_with_input(args, input.as_bytes());
+        assert_eq!(finished.status.code(), Some(0), "{args:?}: {finished:?}");
+        assert_eq!((finished.stdout.as_str(), finished.stderr.as_str()), (printed, ""), "{args:?}");
+    }
+}
+
+#[test]
+fn the_exit_code_tells_how_it_ended() {
+    let home = Home::new();
+    for (args, code, part) in [
+        (&["exec", "print('fine')"][..], 0, ""),
+        (&["exec", "1 / 0"], 1, "ZeroDivisionError: division by zero"),
+        (&["exec", "x = = 1"], 1, "SyntaxError"),
+        (&["exec", "import os; os._exit(4)"], 1, "exited with code 4"),
+        (&["exec", "--timeout", "0.1", "import time\nwhile True: time.sleep(0.01)"], 1, "timeout_s=0.1"),
+        (&["exec", "-t", "nowhere", "1"], 2, "there is no session `nowhere`"),
+        (&["exec", "--timeout", "-1", "1"], 2, "timeout_s"),
+    ] {
+        let finished = home.run(args);
+        assert_eq!(finished.status.code(), Some(code), "{args:?}: {finished:?}");
+        assert!(finished.stderr.contains(part), "{args:?}: {finished:?}");
+    }
+}
+
+/// A running `pylair exec` whose first line has been read.
+fn start_endless(home: &Home) -> (Child, BufReader<std::process::ChildStdout>) {
+    let mut child = home
+        .command(&["exec", WAIT_FOREVER])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+    let mut line = String::new();
+    stdout.read_line(&mut line).expect("it prints");
+    assert_eq!(line, "waiting\n", "output is streamed while the cell runs");
+    (child, stdout)
+}
+
+#[test]
+fn ctrl_c_interrupts_the_cell_and_keeps_the_session() {
+    let home = Home::new();
+    assert!(home.run(&["exec", "kept = 1"]).status.success());
+    let (mut child, _stdout) = start_endless(&home);
+    let watched = Watched::new(child.id().cast_signed());
+    kill(watched.pid, Signal::INT);
+    watched.assert_ends();
+    let mut stderr = String::new();
+    child.stderr.take().expect("it is piped").read_to_string(&mut stderr).expect("it is text");
+    assert_eq!(child.wait().expect("it can be waited for").code(), Some(130), "{stderr}");
+    assert!(stderr.contains("KeyboardInterrupt"), "{stderr}");
+    assert_eq!(home.run(&["exec", "kept"]).stdout, "1\n");
+}
+
+#[test]
+fn a_busy_session_says_so() {
+    let home = Home::new();
+    let (mut child, _stdout) = start_endless(&home);
+    let refused = home.run(&["exec", "1"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(refused.stderr.contains("is running cell 1"), "{refused:?}");
+    child.kill().expect("it runs");
+    child.wait().expect("it can be waited for");
+    let listed = home.run(&["sessions", "--json"]);
+    let listed: Value = serde_json::from_str(&listed.stdout).expect("JSON");
+    assert_eq!(listed["sessions"][0]["state"], "busy", "a killed command leaves a job behind: {listed}");
+}
+
+#[test]
+fn the_agents_own_session_is_found_by_process_tree() {
+    let home = Home::new();
+    let mut client = home.initialized_client();
+    client.execute("x = 'from the agent'");
+    assert_eq!(home.run(&["exec", "x"]).stdout, "'from the agent'\n");
+    home.run(&["exec", "y = 'from the shell'"]);
+    assert_eq!(client.execute("y")["result"], "'from the shell'");
+}
+
+#[test]
+fn without_an_agent_it_is_main_and_a_name_chooses_another() {
+    let home = Home::new();
+    let other = {
+        let mut client = home.initialized_client();
+        client.data("open_session", &json!({"name": "other"}));
+        client.data("execute", &json!({"code": "x = 'other'", "target": "other", "output": "json"}));
+        "other"
+    };
+    assert_eq!(home.run(&["exec", "-t", other, "x"]).stdout, "'other'\n");
+    let home = home.set("PYLAIR_SESSION", other);
+    assert_eq!(home.run(&["exec", "x"]).stdout, "'other'\n");
+}
+
+#[test]
+fn json_is_one_object_and_nothing_else() {
+    let home = Home::new();
+    let finished = home.run(&["exec", "--json", "print('out')\nx = 1\nx"]);
+    let report: Value = serde_json::from_str(&finished.stdout).expect("JSON");
+    let shown = json!({
+        "session": report["session"], "outcome": report["outcome"], "stdout": report["stdout"],
+        "result": report["result"], "new": report["variables"]["new"],
+    });
+    assert_eq!(shown, json!({"session": "main", "outcome": "ok", "stdout": "out\n", "result": "1", "new": ["x"]}));
+    assert_eq!(home.run(&["exec", "--json", "1 / 0"]).status.code(), Some(1));
+}
+
+#[test]
+fn the_session_has_the_shells_directory_and_environment() {
+    let home = Home::new().set("COLOUR", "of the shell");
+    let finished = home.run(&["exec", "import os\nprint(os.getcwd())\nprint(os.environ['COLOUR'])"]);
+    assert_eq!(finished.stdout, format!("{}\nof the shell\n", home.work().display()));
+}

@@ -1,0 +1,96 @@
+//! The HTTP door: who is let in, and which session a call without a target means in either era.
+
+use serde_json::{Value, json};
+
+use crate::support::{Home, Request, Server};
+
+fn call(code: &str) -> Value {
+    json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {
+        "name": "execute", "arguments": {"code": code, "output": "json"},
+    }})
+}
+
+/// The same as a stateless client says it.
+fn stateless(server: &Server, code: &str) -> Request {
+    let mut message = call(code);
+    message["params"]["_meta"] = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+        "io.modelcontextprotocol/clientInfo": {"name": "stateless", "version": "1"},
+    });
+    server
+        .post(&message)
+        .header("MCP-Protocol-Version", "2026-07-28")
+        .header("Mcp-Method", "tools/call")
+        .header("Mcp-Name", "execute")
+}
+
+#[test]
+fn only_the_token_our_host_and_our_origin_come_in() {
+    let home = Home::new();
+    let server = home.serve();
+    let post = || server.post(&json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}));
+    let origin = format!("http://127.0.0.1:{}", server.port);
+    for (request, status) in [
+        (post().without("Authorization"), 401),
+        (post().header("Authorization", "Bearer guessed"), 401),
+        (post().header("Host", "evil.example"), 403),
+        (post().header("Origin", "http://evil.example"), 403),
+        (post().header("Origin", "null"), 403),
+    ] {
+        let response = request.send();
+        assert_eq!(response.status, status, "{response:?}");
+    }
+    let message = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "page", "version": "1"},
+    }});
+    let response = server.post(&message).header("Origin", &origin).send();
+    assert_eq!(response.status, 200, "{response:?}");
+}
+
+#[test]
+fn each_legacy_session_has_a_default_session_of_its_own() {
+    let home = Home::new();
+    let server = home.serve();
+    let (one, other) = (server.initialize(), server.initialize());
+    let run = |id: &str, code: &str| {
+        let message = server.post(&call(code)).header("Mcp-Session-Id", id).send().message();
+        message["result"]["structuredContent"].clone()
+    };
+    assert_eq!(run(&one, "x = 1")["outcome"], "ok");
+    assert_eq!(run(&one, "x")["result"], "1");
+    let elsewhere = run(&other, "x");
+    assert_eq!(elsewhere["error"]["type"], "NameError", "{elsewhere}");
+}
+
+#[test]
+fn a_stateless_call_gets_a_fresh_session_and_its_handle() {
+    let home = Home::new();
+    let server = home.serve();
+    let first = stateless(&server, "x = 'kept'").send().message()["result"]["structuredContent"].clone();
+    let handle = first["session"].as_str().unwrap_or_else(|| panic!("no session in {first}")).to_owned();
+    let second = stateless(&server, "'x' in globals()").send().message()["result"]["structuredContent"].clone();
+    assert_eq!(second["result"], "False");
+    assert_ne!(second["session"], handle.as_str());
+    let mut message = call("x");
+    message["params"]["arguments"]["target"] = handle.as_str().into();
+    let session = server.initialize();
+    let named = server.post(&message).header("Mcp-Session-Id", &session).send().message();
+    assert_eq!(named["result"]["structuredContent"]["result"], "'kept'");
+}
+
+#[test]
+fn an_unknown_handle_is_an_error_and_never_a_new_session() {
+    let home = Home::new();
+    let server = home.serve();
+    let session = server.initialize();
+    let mut message = call("1");
+    message["params"]["arguments"]["target"] = "s-000000".into();
+    let answer = server.post(&message).header("Mcp-Session-Id", &session).send().message();
+    let result = &answer["result"];
+    assert_eq!((&result["isError"], &result["structuredContent"]["kind"]), (&json!(true), &json!("unknown_session")));
+    let listed =
+        json!({"jsonrpc": "2.0", "id": 8, "method": "tools/call", "params": {"name": "list_targets", "arguments": {}}});
+    let listed = server.post(&listed).header("Mcp-Session-Id", &session).send().message();
+    assert_eq!(listed["result"]["structuredContent"]["sessions"], json!([]));
+}

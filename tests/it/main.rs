@@ -1,0 +1,14 @@
+//! Integration tests: the core against real Python, and the built binary from outside. One file per subject.
+//!
+//! Nothing sleeps and nothing depends on order: every test has a home of its own (`support`), which is also where it is checked
+//! that nothing was left behind.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a test that is skipped says so")]
+
+mod support;
+
+mod bridge;
+mod daemon;
+mod exec;
+mod execute;
+mod http;
