@@ -69,8 +69,10 @@ fn serve() -> Result<(), String> {
     })
 }
 
+/// One thread does all the waiting: a request passes through half a dozen tasks, and waking another thread for each costs more than
+/// the work they do. Files are read and SQLite runs on threads of their own.
 pub fn runtime() -> io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("pylair").enable_all().build()
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name("pylair").enable_all().build()
 }
 
 /// `pylair stop`.

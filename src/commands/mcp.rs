@@ -120,7 +120,6 @@ fn wait(control: &OwnedFd) -> Result<Option<Answer>, Failure> {
     let mut buffer = [0; 4096];
     loop {
         match datagram::recv_datagram(control, &mut buffer) {
-            Ok(datagram) if datagram.bytes.is_empty() => return Ok(None),
             Ok(datagram) => match serde_json::from_slice(datagram.bytes) {
                 Ok(Answer::Taken) => {}
                 Ok(answer) => return Ok(Some(answer)),
@@ -129,7 +128,9 @@ fn wait(control: &OwnedFd) -> Result<Option<Answer>, Failure> {
                 }
             },
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
+            Err(error) if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
+                return Ok(None);
+            }
             Err(error) => return Err(error.into()),
         }
     }

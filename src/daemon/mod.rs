@@ -90,6 +90,12 @@ impl Daemon {
         }
         let limits = output::Limits { max_output_bytes: config.max_output_bytes, ..output::Limits::default() };
         let outputs = Outputs::open(places.outputs(), limits)?;
+        let sweeping = outputs.clone();
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = sweeping.sweep() {
+                tracing::warn!(%error, "old outputs could not be removed");
+            }
+        });
         let probes = Probes::new(program).map_err(|source| Error::Program { path: program.to_owned(), source })?;
         let parts = Parts::new(&config, probes, opened.journal.clone(), outputs);
         let owner: Arc<str> = format!("uid-{}", rustix::process::getuid().as_raw()).into();

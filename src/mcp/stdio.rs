@@ -110,6 +110,7 @@ pub struct Stdio {
     input: AsyncFd<End>,
     shared: Arc<Shared>,
     buffer: BytesMut,
+    chunk: Box<[u8]>,
     /// Where in the buffer no newline is known not to be.
     scanned: usize,
     /// The rest of a line that was too long, or whose beginning died with another daemon.
@@ -147,6 +148,7 @@ impl Stdio {
                 closed: AtomicBool::new(false),
             }),
             buffer: BytesMut::with_capacity(READ_BYTES),
+            chunk: vec![0; READ_BYTES].into(),
             scanned: 0,
             discarding: false,
             partial_noted: false,
@@ -186,14 +188,10 @@ impl Stdio {
                 ready = self.input.readable() => ready.ok()?,
                 () = self.stop.cancelled() => return None,
             };
-            self.buffer.reserve(READ_BYTES);
-            let start = self.buffer.len();
-            self.buffer.resize(start + READ_BYTES, 0);
-            let result = self.input.get_ref().read(&mut self.buffer[start..]);
-            self.buffer.truncate(start + result.unwrap_or(0));
-            match result {
+            match self.input.get_ref().read(&mut self.chunk) {
                 Ok(0) => return None,
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Ok(count) => self.buffer.extend_from_slice(&self.chunk[..count]),
+                Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) => guard.clear_ready(),
                 Err(error) => {
                     tracing::debug!(%error, "a client's stdin broke");

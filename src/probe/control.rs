@@ -77,9 +77,10 @@ impl Control {
 
     /// The next datagram; an empty one means that the other side is gone. Cancel-safe.
     pub async fn receive(&self) -> io::Result<Datagram> {
-        let mut buffer = vec![0; MAX_DATAGRAM_BYTES];
         loop {
             let mut guard = self.0.readable().await?;
+            // Not before there is something: this future is made and dropped many times for each datagram that comes.
+            let mut buffer = vec![0; MAX_DATAGRAM_BYTES];
             let received = guard.try_io(|inner| {
                 datagram::recv_datagram(inner, &mut buffer).map(|datagram| Datagram {
                     bytes: datagram.bytes.to_vec(),

@@ -438,6 +438,7 @@ impl Link {
                     // Without its keeper nothing holds the session together: what is left of it ends.
                     _ => {
                         self.kill();
+                        self.frozen.clear();
                         self.dead = true;
                         return LinkEvent::Died { garbage: Some("its keeper was killed".to_owned()) };
                     }

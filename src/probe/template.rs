@@ -103,7 +103,13 @@ impl Key {
             Some(base) if preload.is_none() => &base.executable,
             _ => &wanted.interpreter.executable,
         };
-        Self { executable: executable.clone(), env, preload, confined: wanted.confined }
+        // `python`, `python3` and `python3.12` are one program. A venv's link is not: it is what makes the venv.
+        let is_one_of_many_names = preload.is_none() && (wanted.base.is_some() || !wanted.interpreter.is_venv());
+        let executable = match executable.canonicalize() {
+            Ok(resolved) if is_one_of_many_names => resolved,
+            _ => executable.clone(),
+        };
+        Self { executable, env, preload, confined: wanted.confined }
     }
 
     /// The worker still has to run `site` unless its template did.

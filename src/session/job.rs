@@ -151,7 +151,8 @@ pub struct Jobs {
 }
 
 impl Jobs {
-    const KEPT: usize = 1000;
+    /// Each may hold 64 KiB of output in memory.
+    const KEPT: usize = 256;
 
     pub(super) fn add(&self, job: Arc<Job>) {
         let mut jobs = self.jobs.lock().expect("no panic while locked");

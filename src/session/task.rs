@@ -504,12 +504,22 @@ fn stuck_place(stacks: &str) -> Option<String> {
     // faulthandler writes the current thread last, most recent call first.
     let (_, main) = stacks.rsplit_once("(most recent call first):")?;
     let mut places = Vec::new();
+    // `print` is ours and above the cell; everything else of ours is below it.
+    let mut in_our_print = false;
     for line in main.lines() {
         let Some((file, rest)) = line.trim().strip_prefix("File \"").and_then(|rest| rest.split_once("\", line "))
         else {
             continue;
         };
         if file.starts_with("<pylair/") {
+            if places.is_empty() {
+                in_our_print = true;
+                continue;
+            }
+            break;
+        }
+        // Below the worker's main loop there is only what it was started with.
+        if in_our_print && places.is_empty() && file.starts_with('<') && !file.starts_with("<cell ") {
             break;
         }
         let (number, function) = rest.split_once(" in ").unwrap_or((rest, "?"));
@@ -932,6 +942,9 @@ mod tests {
             Some("/usr/lib/x.py line 7 in wait, called from <cell 3> line 2 in f")
         );
         assert_eq!(stuck_place(""), None);
+        let printing = "Current thread 0x2 (most recent call first):\n  File \"<pylair/output.py>\", line 9 in print\n  \
+                        File \"<cell 3>\", line 4 in <module>\n  File \"<pylair/execute.py>\", line 1 in run\n";
+        assert_eq!(stuck_place(printing).as_deref(), Some("<cell 3> line 4 in <module>"));
         assert_eq!(
             stuck_place(
                 "Current thread 0x2 (most recent call first):\n  File \"<pylair/worker.py>\", line 1 in main\n"
