@@ -39,6 +39,7 @@ _LANDLOCK_RESTRICT_SELF = 446
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
 
 _libc: Any = None
+_prctl: Any = None
 
 
 def available() -> str | None:
@@ -54,16 +55,18 @@ def available() -> str | None:
 
 def prepare() -> None:
     """Loads what the calls need, so that it is shared by all children."""
-    global _libc
+    global _libc, _prctl
     if _libc is None and ctypes is not None:
         _libc = ctypes.CDLL(None, use_errno=True)
+        # Looking it up makes an object.
+        _prctl = _libc.prctl
 
 
 def become_subreaper() -> None:
     """Makes this process inherit the orphans below it. Survives `execve`."""
     prepare()
     if _libc is not None:
-        _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "becoming a subreaper")
+        _check(_prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "becoming a subreaper")
 
 
 def enter_pid_namespace(namespace: int) -> None:
@@ -82,10 +85,10 @@ def lock(confine: dict[str, Any], ruleset: int | None) -> None:
         _limit(name, limit)
     _set_ids(confine.get("uid"), confine.get("gid"))
     # A change of uid makes /proc/self root's, and checkpoints read it.
-    _check(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "becoming dumpable")
+    _check(_prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "becoming dumpable")
     if confine.get("cwd"):
         os.chdir(confine["cwd"])
-    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "giving up new privileges")
+    _check(_prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "giving up new privileges")
     _drop_capabilities()
     if ruleset is not None:
         _check(_libc.syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0), "restricting by Landlock")
@@ -126,10 +129,10 @@ def _drop_groups() -> None:
 
 def _drop_capabilities() -> None:
     for capability in range(_HIGHEST_CAPABILITY + 1):
-        if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
+        if _prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
             break
     # Neither call can fail for lack of rights; a kernel without ambient capabilities has none to clear.
-    _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     nothing = (ctypes.c_uint32 * 6)()
     _check(_libc.capset(header, nothing), "dropping capabilities")

@@ -11,6 +11,7 @@ import os
 import resource
 import socket
 import stat
+import sys
 from typing import Iterable, NamedTuple
 
 _HIGHEST_BASE = 1000
@@ -21,11 +22,16 @@ _KINDS = {socket.SOCK_STREAM: "TCP", socket.SOCK_DGRAM: "UDP"}
 
 def move_high(fd: int) -> int:
     """Moves a descriptor out of the way of the numbers that programs get and guess. The copy is close-on-exec."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    base = _HIGHEST_BASE if limit == resource.RLIM_INFINITY else max(3, min(limit - _ROOM, _HIGHEST_BASE))
-    moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, base)
+    limit = limit_of_numbers()
+    moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, max(3, min(limit - _ROOM, _HIGHEST_BASE)))
     os.close(fd)
     return moved
+
+
+def limit_of_numbers() -> int:
+    """The descriptors that this process can make have numbers below this."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if limit == resource.RLIM_INFINITY else limit
 
 
 class Foreign(NamedTuple):

@@ -206,8 +206,8 @@ def _stand_in(function: Callable[..., Any], original: Any) -> Callable[..., Any]
 class Output:
     """The worker's streams. `repair` runs before a cell, `flush` after it."""
 
-    def __init__(self, saved_stdout: int, saved_stderr: int) -> None:
-        self.saved = {1: saved_stdout, 2: saved_stderr}
+    def __init__(self) -> None:
+        self.saved: dict[int, int] = {}
         self.stdout = Stream(1, "<stdout>")
         self.stderr = Stream(2, "<stderr>")
         self.stdin = Stdin()
@@ -220,6 +220,12 @@ class Output:
         sys.stdin = sys.__stdin__ = self.stdin  # type: ignore[misc]
         builtins.print = _stand_in(print, _builtin_print)
         builtins.input = _stand_in(input, _builtin_input)
+
+    def connect(self, stdout: int, stderr: int) -> None:
+        """Makes these descriptors 1 and 2, now and whenever the program has closed those."""
+        self.saved = {1: stdout, 2: stderr}
+        for fd, saved in self.saved.items():
+            os.dup2(saved, fd)
 
     def repair(self, _fcntl: Any = fcntl.fcntl, _getfd: int = fcntl.F_GETFD) -> None:
         """Puts back a descriptor that the program closed, and a stream that is closed."""

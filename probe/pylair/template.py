@@ -6,20 +6,31 @@ unconfined worker is born below a keeper, which is the first child after an `exe
 
 from __future__ import annotations
 
+# Before all others: it has to see what they register.
+from . import at_fork
+
+# isort: split
 import gc
 import importlib
 import os
 import platform
+import random
 import select
 import signal
 import socket
 import sys
+import threading
+from _signal import signal as _set_signal  # type: ignore[import-not-found]
 from typing import Any
 
-from . import activate, checkpoint, confine, errors, wire, worker
+from . import activate, checkpoint, confine, descriptors, errors, wire, worker
 
 _CONTROL = 3
 _PROGRAM = 4
+# The part of `random.seed` that is not Python.
+_reseed_random = super(random.Random, random._inst).seed  # type: ignore[misc, attr-defined]
+# Plain numbers: the enums of `signal` make many pages of a worker its own.
+_SIGCHLD, _SIGPIPE, _DEFAULT = int(signal.SIGCHLD), int(signal.SIGPIPE), int(signal.SIG_DFL)
 
 # What a worker or an ordinary cell needs soon; imported once here instead of in every session. Not those that remember the
 # interpreter they were imported in: sysconfig, multiprocessing.
@@ -53,6 +64,10 @@ def main(config: dict[str, Any]) -> None:
     control = socket.socket(fileno=_CONTROL)
     for fd in (_CONTROL, _PROGRAM):
         os.set_inheritable(fd, False)
+    # The bootstrap has been read; from here on this is everybody's standard input.
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
     problem = _warm_up(config)
     if problem is not None:
         wire.send_datagram(control, {"error": problem})
@@ -61,6 +76,7 @@ def main(config: dict[str, Any]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     template = Template(control)
+    template.worker.output.flush()
     gc.collect()
     if hasattr(gc, "freeze"):
         gc.freeze()
@@ -79,9 +95,13 @@ def _warm_up(config: dict[str, Any]) -> str | None:
             # Distributions leave parts of the standard library out.
             continue
     confine.prepare()
+    activate.prepare()
+    at_fork.stop()
     preloads = config.get("preload") or []
     if not preloads:
         return None
+    # A preload may hold locks, or not expect to be forked without the hooks.
+    at_fork.wake_up()
     activate.interpreter(config["executable"], config.get("prefix"))
     note = activate.run_site(config.get("python_path") or [])
     if note is not None:
@@ -103,10 +123,16 @@ class Template:
     def __init__(self, control: socket.socket) -> None:
         self.control = control
         self.own_namespace: int | None = None
+        # So that what a killed keeper leaves behind comes to us.
+        confine.become_subreaper()
+        self.children = set(descriptors.children_of_this_process())
         self.wakeup, wakeup_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.descriptors = [_CONTROL, _PROGRAM, self.wakeup, wakeup_end]
+        # With it come the signals that a worker handles; they mean nothing here.
+        self.worker = worker.Worker()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.set_wakeup_fd(wakeup_end, warn_on_full_buffer=False)
 
     def serve(self) -> None:
@@ -142,6 +168,15 @@ class Template:
             if pid == 0:
                 return
             self._send({"exit": pid, "status": status})
+            if os.WIFSIGNALED(status) or pid not in self.children:
+                self._end_orphans()
+            self.children.discard(pid)
+
+    def _end_orphans(self) -> None:
+        """Ends what was below a keeper that was killed; a keeper that ends by itself has done so. Their children come to us in turn."""
+        for pid in descriptors.children_of_this_process():
+            if pid not in self.children:
+                os.kill(pid, signal.SIGKILL)
 
     def _fork(self, request: dict[str, Any], passed: list[int]) -> None:
         number = request.get("fork")
@@ -159,17 +194,18 @@ class Template:
     def _fork_open(self, passed: list[int]) -> None:
         """Forks the keeper-to-be, which forks the worker and becomes the keeper."""
         self._return_to_own_namespace()
-        ours, (keeper,) = worker.split_passed(passed)
-        if os.fork():
+        ours, (keeper,) = _split(passed, 1)
+        pid = os.fork()
+        if pid:
+            self.children.add(pid)
             return
         try:
-            _reset_signals()
             confine.become_subreaper()
             if os.fork() == 0:
                 os.close(keeper)
                 self._become_worker(ours)
             os.set_inheritable(keeper, True)
-            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            _set_signal(_SIGPIPE, _DEFAULT)
             os.execve(_PROGRAM, ["pylair", "__keeper", str(keeper)], {})
         except BaseException as error:
             os.write(2, f"a keeper could not be started: {error}\n".encode())
@@ -181,22 +217,24 @@ class Template:
         unavailable = confine.available()
         if unavailable is not None:
             raise OSError(unavailable)
-        ours, rest = worker.split_passed(passed)
-        keeper, ruleset = rest[0], rest[1] if confined.get("landlock") else None
+        landlock = bool(confined.get("landlock"))
+        ours, rest = _split(passed, 1 + landlock)
+        keeper, ruleset = rest[0], rest[1] if landlock else None
         if self.own_namespace is None:
             self.own_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
             self.descriptors.append(self.own_namespace)
         confine.enter_pid_namespace(keeper)
-        if os.fork():
+        pid = os.fork()
+        if pid:
+            self.children.add(pid)
             return
         try:
-            _reset_signals()
             confine.enter_rest(keeper)
             confine.lock(confined, ruleset)
             for fd in rest:
                 os.close(fd)
         except BaseException as error:
-            wire.send_datagram(socket.socket(fileno=ours.control), {"error": f"the worker could not be confined: {error}"})
+            wire.send_datagram(socket.socket(fileno=ours[-1]), {"error": f"the worker could not be confined: {error}"})
             os._exit(1)
         self._become_worker(ours)
 
@@ -205,23 +243,28 @@ class Template:
         if self.own_namespace is not None:
             confine.enter_pid_namespace(self.own_namespace)
 
-    def _become_worker(self, passed: worker.Passed) -> None:
+    def _become_worker(self, passed: list[int]) -> None:
         """In the child: everything of the template's goes, then the worker's life begins. Does not return."""
         try:
+            signal.set_wakeup_fd(-1)
+            _set_signal(_SIGCHLD, _DEFAULT)
             # The object must not close somebody else's descriptor 3 some day.
             self.control.detach()
             for fd in self.descriptors:
                 os.close(fd)
             gc.enable()
+            if at_fork.wake_up():
+                # What the hooks would have done that matters here.
+                _reseed_random()
+                threading.main_thread()._native_id = os.getpid()  # type: ignore[attr-defined]
             numpy_random = sys.modules.get("numpy.random")
             if numpy_random is not None:
                 # CPython reseeds `random` after a fork; numpy does not know that it was forked.
                 numpy_random.seed()  # type: ignore[attr-defined]
-            link = worker.prepare_process(passed)
         except BaseException as error:
             os.write(2, f"a worker could not be started: {error}\n".encode())
             os._exit(1)
-        worker.main(link)
+        self.worker.live(passed)
 
     def _send(self, message: dict[str, Any]) -> None:
         try:
@@ -231,7 +274,8 @@ class Template:
             pass
 
 
-def _reset_signals() -> None:
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGCHLD, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
+def _split(passed: list[int], more: int) -> tuple[list[int], list[int]]:
+    """The worker's descriptors and those that came after them."""
+    if len(passed) != worker.PASSED + more:
+        raise ValueError(f"{len(passed)} descriptors were passed instead of {worker.PASSED + more}")
+    return passed[: worker.PASSED], passed[worker.PASSED :]

@@ -11,6 +11,7 @@ import faulthandler
 import signal
 import sys
 from _signal import getsignal as _getsignal  # type: ignore[import-not-found]
+from _signal import signal as _signal
 from types import CodeType, FrameType
 from typing import Any, Callable
 
@@ -31,7 +32,8 @@ raised: list[int] = []
 forced: list[Any] = []
 
 settrace = sys.settrace
-_INT, _USR1, _FORCE = int(signal.SIGINT), int(signal.SIGUSR1), int(FORCE_SIGNAL)
+# Plain numbers: the enums of `signal` are slow, and make many pages of a worker its own.
+_INT, _USR1, _FORCE, _DEFAULT = int(signal.SIGINT), int(signal.SIGUSR1), int(FORCE_SIGNAL), int(signal.SIG_DFL)
 _async_raise: Any = None
 _dump_fd = -1
 
@@ -162,8 +164,8 @@ def install(dump_fd: int) -> None:
     """Takes the signals. Crashes and SIGUSR1 write stacks to the descriptor."""
     global _dump_fd
     _dump_fd = dump_fd
-    signal.signal(signal.SIGINT, _interrupt)
-    signal.signal(FORCE_SIGNAL, _force)
+    _signal(_INT, _interrupt)
+    _signal(_FORCE, _force)
     _register_dump()
     faulthandler.enable(file=dump_fd, all_threads=True)
 
@@ -179,7 +181,7 @@ def reinstall() -> None:
         signal.signal(signal.SIGINT, _interrupt)
     if _getsignal(_FORCE) is not _force:
         signal.signal(FORCE_SIGNAL, _force)
-    if _getsignal(_USR1) is not signal.SIG_DFL and _getsignal(_USR1) != signal.SIG_DFL:
+    if _getsignal(_USR1) != _DEFAULT:
         signal.signal(signal.SIGUSR1, signal.SIG_DFL)
         # faulthandler believes that its handler is still there and would not install it again.
         faulthandler.unregister(signal.SIGUSR1)

@@ -96,14 +96,19 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 _scan = _DECODER.scan_once  # type: ignore[attr-defined]
 
 
+def _encode_whatever(header: Header) -> bytes:
+    """As [`dumps`], and faster for what JSON can carry as it is."""
+    try:
+        return _encode(header)
+    except (ValueError, TypeError, RecursionError):
+        return dumps(header)
+
+
 def encode_frame(header: Header, blob: bytes = b"") -> bytes:
     """The bytes of a frame. Sets the header's `blob`."""
     if blob:
         header["blob"] = len(blob)
-    try:
-        text = _encode(header)
-    except (ValueError, TypeError, RecursionError):
-        text = dumps(header)
+    text = _encode_whatever(header)
     return b"".join((len(text).to_bytes(4, "big"), text, blob))
 
 
@@ -200,7 +205,7 @@ def send_datagram(control: socket.socket, message: Header, descriptors: tuple[in
     rights = []
     if descriptors:
         rights.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(descriptors)}i", *descriptors)))
-    control.sendmsg([dumps(message)], rights)
+    control.sendmsg([_encode_whatever(message)], rights)
 
 
 def receive_datagram(control: socket.socket) -> tuple[Header, list[int]] | None:

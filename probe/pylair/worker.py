@@ -6,10 +6,9 @@ Reads requests one at a time and answers each with exactly one `done`. Ends when
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import sys
-from typing import Any, NamedTuple
+from typing import Any
 
 from . import activate, descriptors, unwind, wire
 from .checkpoint import Checkpoints
@@ -17,29 +16,45 @@ from .execute import Cells
 from .output import Output
 
 _CHANNEL = 1
+_HELLO = wire.dumps({"hello": 1, "wire": wire.WIRE_VERSION})
 
-
-class Passed(NamedTuple):
-    """The descriptors that the daemon passed for a worker."""
-
-    requests: int
-    replies: int
-    stdout: int
-    stderr: int
-    dump: int
-    control: int
+# What the daemon passes for a worker, in this order: requests, replies, stdout, stderr, dump, control.
+PASSED = 6
 
 
 class Link:
-    """The worker's side of its link, on descriptors with high numbers that stay the same for its life and its copies'."""
+    """The worker's side of its link, on descriptors with high numbers that stay the same for its life and its copies'.
 
-    def __init__(self, passed: Passed) -> None:
-        self.stdout = descriptors.move_high(passed.stdout)
-        self.stderr = descriptors.move_high(passed.stderr)
-        self.dump = descriptors.move_high(passed.dump)
-        self.replies = descriptors.move_high(passed.replies)
-        self.requests = wire.FrameReader(descriptors.move_high(passed.requests))
-        self.control = socket.socket(fileno=descriptors.move_high(passed.control))
+    It is made in the template, where the numbers lead nowhere; a worker puts what it was passed in their place.
+    """
+
+    def __init__(self) -> None:
+        self._take_numbers()
+
+    def _take_numbers(self) -> None:
+        self.stdout, self.stderr, self.replies, requests = (descriptors.move_high(os.dup(0)) for _ in range(4))
+        self.requests = wire.FrameReader(requests)
+        # If the template itself crashes, its stack goes to its log.
+        self.dump = descriptors.move_high(os.dup(2))
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        theirs.close()
+        self.control = socket.socket(fileno=descriptors.move_high(ours.detach()))
+
+    def connect(self, passed: list[int]) -> None:
+        """In a worker: puts the descriptors that it was passed in place."""
+        if descriptors.limit_of_numbers() <= self.control.fileno():
+            self._take_lower_numbers()
+        numbers = (self.requests.fd, self.replies, self.stdout, self.stderr, self.dump, self.control.fileno())
+        for fd, number in zip(passed, numbers):
+            os.dup2(fd, number, inheritable=False)
+            os.close(fd)
+
+    def _take_lower_numbers(self) -> None:
+        """A confined worker may not have as many descriptors as the template, and could not replace those it has."""
+        for fd in self.descriptors() - {self.control.fileno()}:
+            os.close(fd)
+        self.control.close()
+        self._take_numbers()
 
     def descriptors(self) -> set[int]:
         return {self.stdout, self.stderr, self.dump, self.replies, self.requests.fd, self.control.fileno()}
@@ -59,13 +74,39 @@ class Link:
 
 
 class Worker:
-    """Answers requests."""
+    """Answers requests. Made in the template, with all that is the same in every worker, so that they share its memory."""
 
-    def __init__(self, link: Link) -> None:
-        self.link = link
-        self.output = Output(link.stdout, link.stderr)
+    def __init__(self) -> None:
+        self.link = Link()
+        self.output = Output()
         self.cells = Cells(self.output)
-        self.checkpoints = Checkpoints(link, self.cells.loop.descriptors)
+        self.checkpoints = Checkpoints(self.link, self.cells.loop.descriptors)
+        self.output.install()
+        self.cells.install()
+        unwind.install(self.link.dump)
+
+    def live(self, passed: list[int]) -> None:
+        """Makes a forked child a process of its own and serves its link until it ends. Never returns: the template's own exit handlers
+        must not run in a worker."""
+        try:
+            self._begin(passed)
+            self.serve()
+        except (wire.Garbage, BrokenPipeError, ConnectionError):
+            os._exit(2)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            os._exit(3)
+        os._exit(0)
+
+    def _begin(self, passed: list[int]) -> None:
+        os.setsid()
+        link = self.link
+        dump = link.dump
+        link.connect(passed)
+        if link.dump != dump:
+            unwind.install(link.dump)
+        self.output.connect(link.stdout, link.stderr)
+        link.control.send(_HELLO)
 
     def serve(self) -> None:
         """The main loop. Returns when the daemon has closed the link."""
@@ -125,41 +166,3 @@ def _start(request: dict[str, Any]) -> dict[str, Any]:
             notes.append(note)
     activate.prepend_cwd()
     return {"ok": True, "notes": notes} if notes else {"ok": True}
-
-
-def prepare_process(passed: Passed) -> Link:
-    """Makes a forked child a process of its own, with 0, 1 and 2 for the program and the link far above."""
-    os.setsid()
-    link = Link(passed)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    if null > 0:
-        os.close(null)
-    os.dup2(link.stdout, 1)
-    os.dup2(link.stderr, 2)
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    unwind.install(link.dump)
-    return link
-
-
-def main(link: Link) -> None:
-    """Serves the link until it ends. Never returns: the template's own exit handlers must not run in a worker."""
-    try:
-        worker = Worker(link)
-        worker.output.install()
-        worker.cells.install()
-        wire.send_datagram(link.control, {"hello": 1, "wire": wire.WIRE_VERSION})
-        worker.serve()
-    except (wire.Garbage, BrokenPipeError, ConnectionError):
-        os._exit(2)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-        os._exit(3)
-    os._exit(0)
-
-
-def split_passed(received: list[int]) -> tuple[Passed, list[int]]:
-    """The worker's descriptors and what came after them."""
-    count = len(Passed._fields)
-    return Passed(*received[:count]), received[count:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,39 @@ def test_a_sitecustomize_cannot_break_the_session(template, tmp_path, text, said
     if said:
         assert said in answer["notes"][0]
     assert session.result("1 + 1") == "2"
+    session.close()
+
+
+@pytest.mark.parametrize("place", ["file", "package", "archive", "folder in an archive", "finder"])
+def test_a_sitecustomize_is_found_wherever_it_is(template, tmp_path, place):
+    text = "import builtins; builtins.customized = True\n"
+    entry = tmp_path
+    if place == "file":
+        (tmp_path / "sitecustomize.py").write_text(text)
+    elif place == "package":
+        (tmp_path / "sitecustomize").mkdir()
+        (tmp_path / "sitecustomize" / "__init__.py").write_text(text)
+    elif place == "finder":
+        finder = (
+            "import builtins, sys\n"
+            "class Finder:\n"
+            "    def find_spec(self, name, path=None, target=None):\n"
+            "        builtins.customized = builtins.__dict__.get('customized') or name == 'sitecustomize'\n"
+            "sys.meta_path.append(Finder())\n"
+        )
+        (tmp_path / "finder.py").write_text(finder)
+        version = template.hello["python"].rsplit(".", 1)[0]
+        packages = tmp_path / ".local" / "lib" / f"python{version}" / "site-packages"
+        packages.mkdir(parents=True)
+        (packages / "finder.pth").write_text("import finder\n")
+    else:
+        folder = "folder/" if place.startswith("folder") else ""
+        with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
+            archive.writestr(f"{folder}sitecustomize.py", text)
+        entry = tmp_path / "archive.zip" / folder
+    session = Session(template)
+    assert session.start(python_path=[str(entry)], env={"PATH": os.defpath, "HOME": str(tmp_path)})["ok"] is True
+    assert session.result("customized") == "True"
     session.close()
 
 

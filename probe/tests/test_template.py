@@ -94,6 +94,34 @@ def test_a_worker_has_only_its_own_descriptors(session):
     assert min(listed[4:]) >= 900
 
 
+def test_a_worker_knows_its_main_thread(session):
+    assert session.result("import os, threading; threading.main_thread().native_id == os.getpid()") == "True"
+
+
+def test_forks_of_a_worker_run_the_hooks(session):
+    """The template keeps those of the standard library asleep."""
+    session.execute("import os, random, threading, time, warnings\nwarnings.simplefilter('ignore')")
+    session.execute("waiting = threading.Thread(target=time.sleep, args=(60,), daemon=True); waiting.start(); random.seed(1)")
+    code = (
+        "ends = os.pipe()\n"
+        "if os.fork() == 0:\n"
+        "    os.write(ends[1], repr((threading.active_count(), random.random() == random.Random(1).random())).encode())\n"
+        "    os._exit(0)\n"
+        "os.wait() and os.read(ends[0], 100).decode()"
+    )
+    assert session.result(code) == repr("(1, False)")
+    assert session.result("threading.active_count()") == "2"
+
+
+def test_a_template_shrugs_at_an_interrupt(python):
+    template = Template(python)
+    template.process.send_signal(signal.SIGINT)
+    session = Session(template)
+    assert session.start()["ok"] is True
+    session.close()
+    template.close()
+
+
 def test_a_worker_ends_with_its_link(template):
     session = Session(template)
     session.start()

@@ -11,6 +11,7 @@ use std::{
         unix::net::UnixStream,
     },
     sync::{Arc, atomic::AtomicBool},
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -47,7 +48,7 @@ pub fn mcp(args: &McpArgs, surroundings: &Surroundings) -> Result<Exit, Failure>
 }
 
 fn bridge(flags: Flags, surroundings: &Surroundings) -> Result<Exit, Failure> {
-    let (input, output) = passable_stdio()?;
+    let PassableStdio { input, output, copier } = passable_stdio()?;
     let slate_file = slate::create()?;
     let slate_reader = File::from(slate_file.try_clone()?);
     let mut hello = Hello {
@@ -62,7 +63,11 @@ fn bridge(flags: Flags, surroundings: &Surroundings) -> Result<Exit, Failure> {
         let since = Instant::now();
         let control = hand_over(surroundings, &hello, [input.as_fd(), output.as_fd(), slate_file.as_fd()])?;
         match wait(&control)? {
-            Some(Answer::Over) => return Ok(Exit::Ok),
+            Some(Answer::Over) => {
+                drop((input, output));
+                finish_copying(copier);
+                return Ok(Exit::Ok);
+            }
             Some(Answer::Refused { message, hint }) => return Err(Failure::new(message, hint)),
             Some(Answer::Taken | Answer::Leaving { .. }) | None => {}
         }
@@ -192,11 +197,18 @@ fn client_is_gone(input: BorrowedFd) -> bool {
 }
 
 /// Our stdin and stdout if the daemon can use them as they are; else ends of a socket that we copy to and from.
-fn passable_stdio() -> Result<(OwnedFd, OwnedFd), Failure> {
+struct PassableStdio {
+    input: OwnedFd,
+    output: OwnedFd,
+    /// Copies to our stdout until all other ends are closed.
+    copier: Option<JoinHandle<()>>,
+}
+
+fn passable_stdio() -> Result<PassableStdio, Failure> {
     let input = rustix::stdio::stdin().try_clone_to_owned()?;
     let output = rustix::stdio::stdout().try_clone_to_owned()?;
     if is_passable(&input) && is_passable(&output) {
-        return Ok((input, output));
+        return Ok(PassableStdio { input, output, copier: None });
     }
     let (ours, theirs) = UnixStream::pair()?;
     let (mut from_us, mut to_us) = (ours.try_clone()?, ours);
@@ -205,10 +217,18 @@ fn passable_stdio() -> Result<(OwnedFd, OwnedFd), Failure> {
         // The daemon sees the end of the client's input.
         let _closed = from_us.shutdown(std::net::Shutdown::Write);
     });
-    std::thread::spawn(move || {
+    let copier = std::thread::spawn(move || {
         let _ended = copy(&mut to_us, &mut File::from(output));
     });
-    Ok((theirs.try_clone()?.into(), theirs.into()))
+    Ok(PassableStdio { input: theirs.try_clone()?.into(), output: theirs.into(), copier: Some(copier) })
+}
+
+/// The last answers may still be on their way.
+fn finish_copying(copier: Option<JoinHandle<()>>) {
+    if let Some(copier) = copier {
+        // It panics on nothing, and what it could not write nobody reads.
+        let _ended = copier.join();
+    }
 }
 
 /// Pipes and sockets can be read without blocking by somebody else; regular files and terminals cannot.
@@ -231,7 +251,7 @@ fn copy(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
 /// The whole server in this process, with directories of its own below the data directory.
 fn standalone(selection: Selection, surroundings: &Surroundings) -> Result<Exit, Failure> {
     log_to_stderr("warn");
-    let (input, output) = passable_stdio()?;
+    let PassableStdio { input, output, copier } = passable_stdio()?;
     let mut places = surroundings.places.clone();
     places.data = places.data.join(format!("standalone-{}", std::process::id()));
     places.runtime.clone_from(&places.data);
@@ -265,6 +285,7 @@ fn standalone(selection: Selection, surroundings: &Surroundings) -> Result<Exit,
         daemon.close("its client has gone").await;
         Ok(Exit::Ok)
     });
+    finish_copying(copier);
     if let Err(error) = std::fs::remove_dir_all(&data) {
         complain(&Failure::new(format!("cannot remove `{}`: {error}", data.display()), "remove it by hand"));
     }

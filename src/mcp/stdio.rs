@@ -15,6 +15,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use bytes::BytesMut;
@@ -26,7 +27,11 @@ use rmcp::{
     },
     transport::Transport,
 };
-use tokio::io::{Interest, unix::AsyncFd};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::Notify,
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -36,6 +41,8 @@ use crate::{
 
 /// Longer than any message a client has a reason to send, code of 32 MiB with its escapes included.
 const MAX_LINE_BYTES: usize = 72 << 20;
+/// Shorter than clients wait for our end before they kill us.
+const LINGER: Duration = Duration::from_secs(1);
 const READ_BYTES: usize = 64 << 10;
 
 /// A pipe or socket end that is read and written without blocking, and without telling the other holders of it.
@@ -102,6 +109,8 @@ struct Shared {
     writing: tokio::sync::Mutex<()>,
     slate: Option<Slate>,
     pending: Mutex<HashSet<RequestId>>,
+    /// Told when a request was answered.
+    answers: Notify,
     closed: AtomicBool,
 }
 
@@ -120,6 +129,8 @@ pub struct Stdio {
     introduced: bool,
     /// Set when the client is gone: its cells go on as jobs, they are not cancelled.
     gone: Arc<AtomicBool>,
+    /// Until when answers are still written after the end of the input.
+    linger_until: Option<Instant>,
     /// Ends the transport from outside, when the bridge was killed.
     stop: CancellationToken,
 }
@@ -145,6 +156,7 @@ impl Stdio {
                 writing: tokio::sync::Mutex::default(),
                 slate: origin.slate.map(Slate::new),
                 pending: Mutex::default(),
+                answers: Notify::new(),
                 closed: AtomicBool::new(false),
             }),
             buffer: BytesMut::with_capacity(READ_BYTES),
@@ -154,6 +166,7 @@ impl Stdio {
             partial_noted: false,
             introduced: origin.resumed,
             gone: origin.gone,
+            linger_until: None,
             stop: origin.stop,
         })
     }
@@ -197,6 +210,24 @@ impl Stdio {
                     tracing::debug!(%error, "a client's stdin broke");
                     return None;
                 }
+            }
+        }
+    }
+
+    /// A client may close its input and still read, as `printf … | pylair mcp` does: it gets the answers that come soon.
+    /// Cancel-safe.
+    async fn last_answers(&mut self) {
+        let until = *self.linger_until.get_or_insert_with(|| Instant::now() + LINGER);
+        loop {
+            let mut answered = std::pin::pin!(self.shared.answers.notified());
+            answered.as_mut().enable();
+            if self.shared.pending.lock().expect("no panic while locked").is_empty() {
+                return;
+            }
+            tokio::select! {
+                () = answered => {}
+                () = tokio::time::sleep_until(until) => return,
+                () = self.stop.cancelled() => return,
             }
         }
     }
@@ -253,6 +284,7 @@ impl Stdio {
 impl Shared {
     fn answered(&self, id: &RequestId) {
         self.pending.lock().expect("no panic while locked").remove(id);
+        self.answers.notify_waiters();
         if let Some(slate) = &self.slate {
             slate.end(&id_text(id));
         }
@@ -315,6 +347,7 @@ impl Transport<RoleServer> for Stdio {
         loop {
             let Some(line) = self.line().await else {
                 self.gone.store(true, Ordering::Release);
+                self.last_answers().await;
                 return None;
             };
             if line.iter().all(u8::is_ascii_whitespace) {

@@ -26,7 +26,7 @@ use super::{
     control::{ANSWER_TIMEOUT, Control, Datagram},
     nursery::{self, Nursery},
     template::{self, Key, Template, Templates, Wanted},
-    wire::{self, Op, Reply, Request},
+    wire::{self, Op, Reply, Request, Start},
 };
 use crate::{
     descriptor::{readable, until_writable},
@@ -241,8 +241,9 @@ struct ControlMessage {
 }
 
 impl Link {
-    /// Forks a worker and waits until it has said who it is. `start` has still to be sent.
-    pub async fn open(probes: &Probes, wanted: &Wanted<'_>, profile: &Profile) -> Result<Self, Error> {
+    /// Forks a worker, asks it to start and waits until it has said who it is. The answer to `start`, with the id
+    /// [`Link::START`], is still to come.
+    pub async fn open(probes: &Probes, wanted: &Wanted<'_>, profile: &Profile, start: Start) -> Result<Self, Error> {
         let key = Key::new(wanted);
         let confinement = Confinement::new(profile, wanted.interpreter);
         let nursery = match &confinement {
@@ -253,9 +254,9 @@ impl Link {
         let result = match (&confinement, nursery) {
             (Some(confinement), Some(nursery)) => {
                 let keeper = nursery.keeper(&confinement.keeper_request()).await?;
-                Self::fork(template, Some((confinement, keeper))).await
+                Self::fork(template, Some((confinement, keeper)), start).await
             }
-            _ => Self::fork(template, None).await,
+            _ => Self::fork(template, None, start).await,
         };
         if result.is_err() {
             // Whatever went wrong, the next session shall not meet the same template.
@@ -267,6 +268,7 @@ impl Link {
     async fn fork(
         template: Arc<Template>,
         confined: Option<(&Confinement, nursery::ConfinedKeeper)>,
+        start: Start,
     ) -> Result<Self, Error> {
         let pipe =
             || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| Error::Descriptors(e.into()));
@@ -307,6 +309,11 @@ impl Link {
             (None, None) => unreachable!("a keeper was made or passed"),
         };
         drop((requests_end, replies_end, stdout_end, stderr_end, dump_end, control_end));
+        // Before it is there to read it, so that nobody waits for the other: a round trip less. What does not fit follows.
+        let mut first = Vec::with_capacity(4096);
+        wire::encode(Request { ch: CHANNEL, id: Self::START, op: Op::Start(start), blob: 0 }, &[], &mut first);
+        rustix::io::ioctl_fionbio(&requests, true).map_err(|e| Error::Descriptors(e.into()))?;
+        let written = rustix::io::write(&requests, &first).unwrap_or(0);
         let start = |message: String| Error::Start { message };
         let hello = tokio::select! {
             hello = control.receive_message::<ControlMessage>() => hello,
@@ -324,9 +331,8 @@ impl Link {
             )));
         }
         let worker = Worker::from_datagram(&mut datagram, is_confined).map_err(|error| start(error.to_string()))?;
-        rustix::io::ioctl_fionbio(&requests, true).map_err(|e| Error::Descriptors(e.into()))?;
         rustix::io::ioctl_fionbio(&dump, true).map_err(|e| Error::Descriptors(e.into()))?;
-        Ok(Self {
+        let link = Self {
             requests,
             replies: readable(replies).map_err(Error::Descriptors)?,
             stdout: readable(stdout).map_err(Error::Descriptors)?,
@@ -342,13 +348,18 @@ impl Link {
             frozen: Vec::new(),
             inbox: BytesMut::with_capacity(READ_BYTES),
             chunk: vec![0; READ_BYTES],
-            next_id: 1,
+            next_id: Self::START + 1,
             confined: is_confined,
             dead: false,
             open: Open { replies: true, stdout: true, stderr: true },
             burst: Burst::new(),
-        })
+        };
+        link.write(&first[written..]).await?;
+        Ok(link)
     }
+
+    /// The id of the `start` request every link begins with.
+    pub const START: u64 = 1;
 
     pub fn pid(&self) -> i32 {
         self.worker.pid
@@ -369,8 +380,13 @@ impl Link {
         self.next_id += 1;
         let mut frame = Vec::with_capacity(256 + blob.len());
         wire::encode(Request { ch: CHANNEL, id, op, blob: 0 }, blob, &mut frame);
+        self.write(&frame).await?;
+        Ok(id)
+    }
+
+    async fn write(&self, bytes: &[u8]) -> Result<(), Error> {
         let unreachable = |error: io::Error| Error::Unreachable { message: error.to_string() };
-        let mut rest = frame.as_slice();
+        let mut rest = bytes;
         while !rest.is_empty() {
             match rustix::io::write(&self.requests, rest) {
                 Ok(count) => rest = &rest[count..],
@@ -387,7 +403,7 @@ impl Link {
                 Err(error) => return Err(unreachable(error.into())),
             }
         }
-        Ok(id)
+        Ok(())
     }
 
     /// The next thing that happens. Cancel-safe.

@@ -14,6 +14,7 @@ use std::fmt::Write;
 const SOURCES: &[(&str, &str)] = &[
     ("", include_str!("../../probe/pylair/__init__.py")),
     ("activate", include_str!("../../probe/pylair/activate.py")),
+    ("at_fork", include_str!("../../probe/pylair/at_fork.py")),
     ("checkpoint", include_str!("../../probe/pylair/checkpoint.py")),
     ("children", include_str!("../../probe/pylair/children.py")),
     ("confine", include_str!("../../probe/pylair/confine.py")),

@@ -596,8 +596,6 @@ impl Task {
             owner: &info.owner,
             confined: info.profile.is_confined(),
         };
-        let link = Link::open(&self.parts.probes, &wanted, &info.profile).await?;
-        self.link = Some(link);
         let prefix = info.interpreter.is_venv().then(|| info.interpreter.prefix.display().to_string());
         let cwd = info.profile.working_directory().unwrap_or(&info.cwd);
         let start = Start {
@@ -606,9 +604,11 @@ impl Task {
             executable: info.interpreter.executable.display().to_string(),
             prefix,
             site: info.preload.is_empty(),
-            python_path,
+            python_path: python_path.clone(),
         };
-        let started = self.ask_and_wait(Op::Start(start), &[], START_TIMEOUT).await;
+        let link = Link::open(&self.parts.probes, &wanted, &info.profile, start).await?;
+        self.link = Some(link);
+        let started = self.answer_to(Link::START, START_TIMEOUT).await;
         let reply = self.unless_failed(started).await?;
         if let Some(refused) = reply.refused {
             self.close_link().await;
@@ -655,6 +655,10 @@ impl Task {
     async fn ask_and_wait(&mut self, op: Op, blob: &[u8], limit: Duration) -> Result<Reply, Error> {
         let link = self.link.as_mut().ok_or(Error::Gone)?;
         let request = link.request(op, blob).await?;
+        self.answer_to(request, limit).await
+    }
+
+    async fn answer_to(&mut self, request: u64, limit: Duration) -> Result<Reply, Error> {
         let died = |message: String| Error::Link(link::Error::Start { message });
         let until = Instant::now() + limit;
         loop {

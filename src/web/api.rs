@@ -17,7 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::router::Entrance;
 use crate::{
-    caller::{Caller, DefaultSession},
+    caller::{Caller, DefaultSession, Door},
     config::seconds,
     daemon::Daemon,
     output::{Stream, Which},
@@ -96,6 +96,17 @@ async fn caller(daemon: &Arc<Daemon>, entrance: Entrance, from: Origin) -> Resul
     }
 }
 
+/// The caller of a request that needs no default session, so that it does not matter if two clients are equally near.
+async fn caller_with_target(daemon: &Arc<Daemon>, entrance: Entrance, from: Origin) -> Caller {
+    let (cwd, env) = (from.cwd.clone(), from.env.clone().unwrap_or_default());
+    caller(daemon, entrance, from).await.unwrap_or_else(|_| Caller {
+        door: Door::Cli,
+        cwd,
+        env: Arc::new(env),
+        ..daemon.http_caller("shell".to_owned(), DefaultSession::Main)
+    })
+}
+
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExecuteBody {
@@ -122,7 +133,10 @@ async fn execute(
     body: Bytes,
 ) -> Result<Response, ApiError> {
     let body: ExecuteBody = parse(&body)?;
-    let caller = caller(&daemon, entrance, body.from).await?;
+    let caller = match &body.target {
+        Some(_) => caller_with_target(&daemon, entrance, body.from).await,
+        None => caller(&daemon, entrance, body.from).await?,
+    };
     let timeout = match body.timeout_s {
         Some(value) => {
             let bad = || ApiError::bad(format!("timeout_s is {value}"), "pass a number of seconds, 0 for none");
@@ -212,7 +226,7 @@ async fn interrupt(
     body: Bytes,
 ) -> Result<Response, ApiError> {
     let body: TargetBody = parse(&body)?;
-    let caller = caller(&daemon, entrance, body.from).await?;
+    let caller = caller_with_target(&daemon, entrance, body.from).await;
     let session = match (&body.target, &body.job) {
         (Some(target), _) => daemon.session_of(&caller, target)?,
         (None, Some(job)) => {
@@ -225,18 +239,10 @@ async fn interrupt(
     Ok(Json(session.interrupt(body.job.as_deref()).await?).into_response())
 }
 
-async fn sessions(
-    State(daemon): State<Arc<Daemon>>,
-    Extension(entrance): Extension<Entrance>,
-) -> Result<Response, ApiError> {
-    let caller = caller(&daemon, entrance, Origin::default()).await.unwrap_or_else(|_| any_caller(&daemon));
+async fn sessions(State(daemon): State<Arc<Daemon>>, Extension(entrance): Extension<Entrance>) -> Response {
+    let caller = caller_with_target(&daemon, entrance, Origin::default()).await;
     let sessions: Vec<_> = daemon.sessions.list(&caller).iter().map(Session::status).collect();
-    Ok(Json(serde_json::json!({"sessions": sessions})).into_response())
-}
-
-/// Listing needs no default session, so it does not matter that two clients are equally near.
-fn any_caller(daemon: &Arc<Daemon>) -> Caller {
-    daemon.http_caller("shell".to_owned(), DefaultSession::Main)
+    Json(serde_json::json!({"sessions": sessions})).into_response()
 }
 
 async fn open(
@@ -252,7 +258,7 @@ async fn open(
         from: Origin,
     }
     let body: OpenRequest = parse(&body)?;
-    let caller = caller(&daemon, entrance, body.from).await?;
+    let caller = caller_with_target(&daemon, entrance, body.from).await;
     Ok(Json(daemon.sessions.open(&caller, body.options).await?.status()).into_response())
 }
 
@@ -262,7 +268,7 @@ async fn close(
     body: Bytes,
 ) -> Result<Response, ApiError> {
     let body: TargetBody = parse(&body)?;
-    let caller = caller(&daemon, entrance, body.from).await.unwrap_or_else(|_| any_caller(&daemon));
+    let caller = caller_with_target(&daemon, entrance, body.from).await;
     let target = body.target.ok_or_else(|| ApiError::bad("no target was given", "name a session"))?;
     let session = daemon.sessions.close(&caller, &target).await?;
     Ok(Json(serde_json::json!({"closed": session.info.name})).into_response())

@@ -4,15 +4,13 @@ import os
 from typing import Iterator
 
 import pytest
+
 from home import Home, adopt_orphans
 
 adopt_orphans()
 
-if "PYLAIR_TEST_PYTHONS" in os.environ:
-    # The doors are tested here, not interpreters; the torture test and the probe's own tests do that.
-    NEWEST = os.environ["PYLAIR_TEST_PYTHONS"].split(":")[-1]
-else:
-    NEWEST = ""
+# The doors are tested here, not interpreters; the torture test and the probe's own tests do that.
+NEWEST = os.environ.get("PYLAIR_TEST_PYTHONS", "").split(":")[-1]
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Dict, List, Optional
 
 BINARY = os.environ.get("PYLAIR_BIN", str(Path(__file__).parents[2] / "target/debug/pylair"))
 # Nothing takes this long; it is for what hangs.
@@ -24,10 +23,10 @@ def adopt_orphans() -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def descendants() -> Dict[int, str]:
+def descendants() -> dict[int, str]:
     """What still runs below us, with its command. Buries adopted children that have ended."""
-    parents: Dict[int, int] = {}
-    ended: List[int] = []
+    parents: dict[int, int] = {}
+    ended: list[int] = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
@@ -59,13 +58,13 @@ def descendants() -> Dict[int, str]:
 
 
 class Home:
-    def __init__(self, settings: Optional[Dict[str, str]] = None) -> None:
+    def __init__(self, settings: dict[str, str] | None = None) -> None:
         # Short, because socket addresses are.
-        self.path = Path(tempfile.mkdtemp(prefix="pylair-"))
+        self.path = Path(tempfile.mkdtemp(prefix="lair-test-"))
         self.env = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         self.env["PYLAIR_HOME"] = str(self.path)
         self.env.update(settings or {})
-        self._server: Optional[subprocess.Popen[str]] = None
+        self._server: subprocess.Popen[str] | None = None
         self.url = ""
 
     @property

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from importlib.metadata import version
-from typing import Any, AsyncIterator, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, AsyncIterator, Callable, NamedTuple
 
 import anyio
-from home import BINARY, TIMEOUT, Home
 from mcp import StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
+
+from home import BINARY, TIMEOUT, Home
 
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
 IS_OLD = version("mcp").startswith("1.")
@@ -39,8 +40,8 @@ class Client:
         self.session = session
         self.protocol = protocol
 
-    async def call(self, tool: str, on_progress: Optional[Callable[[str], None]] = None, **arguments: Any) -> Result:
-        async def progressed(progress: float, total: Optional[float], message: Optional[str]) -> None:
+    async def call(self, tool: str, on_progress: Callable[[str], None] | None = None, **arguments: Any) -> Result:
+        async def progressed(progress: float, total: float | None, message: str | None) -> None:
             assert on_progress is not None
             on_progress(message or "")
 
@@ -61,16 +62,16 @@ class Client:
             return Result(text, result.structuredContent, result.isError)
         return Result(text, result.structured_content, bool(result.is_error))
 
-    async def execute(self, code: str, **arguments: Any) -> Dict[str, Any]:
+    async def execute(self, code: str, **arguments: Any) -> dict[str, Any]:
         """Runs a cell and returns its structured outcome."""
         result = await self.call("execute", code=code, output="json", **arguments)
         assert not result.is_error, result.text
         return result.data
 
-    async def tools(self) -> Dict[str, Any]:
+    async def tools(self) -> dict[str, Any]:
         return {tool.name: tool for tool in (await self.session.list_tools()).tools}
 
-    async def resources(self) -> List[str]:
+    async def resources(self) -> list[str]:
         return [str(resource.uri) for resource in (await self.session.list_resources()).resources]
 
     async def read(self, uri: str) -> str:
@@ -79,7 +80,7 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def connect(home: Home, door: str, era: str, token: Optional[str] = None) -> AsyncIterator[Client]:
+async def connect(home: Home, door: str, era: str, token: str | None = None) -> AsyncIterator[Client]:
     """A client over `stdio` or `http`; `home.serve()` comes first for the latter."""
     async with contextlib.AsyncExitStack() as stack:
         if door == "stdio":

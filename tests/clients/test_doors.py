@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 
 import pytest
+
 from home import TIMEOUT, Home
 from sdk import LEGACY, connect
 
@@ -39,7 +40,7 @@ async def test_the_sdk_is_refused_without_the_token(home: Home) -> None:
     home.serve()
     # Which exception differs between versions; the status code is tested above.
     let_in = False
-    with pytest.raises(Exception, match="TaskGroup|401"):
+    with pytest.raises(Exception, match=r"TaskGroup|401"):
         async with connect(home, "http", LEGACY, token="wrong"):
             let_in = True
     assert not let_in

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from home import BINARY, TIMEOUT, Home
 
 DIRECTORY = os.environ.get("PYLAIR_INSPECTOR_DIR", "")

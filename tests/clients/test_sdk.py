@@ -6,6 +6,7 @@ import time
 
 import anyio
 import pytest
+
 from home import TIMEOUT, Home
 from sdk import ERAS, LEGACY, MODERN, Client, ProtocolError, connect
 

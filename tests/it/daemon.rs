@@ -92,13 +92,6 @@ fn an_idle_daemon_leaves_by_itself() {
 }
 
 #[test]
-fn a_session_keeps_an_idle_daemon() {
-    let home = Home::new().set("PYLAIR_IDLE_EXIT_S", "0");
-    assert!(home.run(&["exec", "x = 1"]).status.success());
-    assert_eq!(home.run(&["exec", "x"]).stdout, "1\n");
-}
-
-#[test]
 fn a_command_of_another_version_is_told_and_can_still_stop_it() {
     let home = Home::new();
     home.daemon_pid();

@@ -3,13 +3,13 @@
 use std::{
     fs,
     io::{BufRead, BufReader, Read},
-    process::{Child, Stdio},
+    process::{Child, Command, Stdio},
 };
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Home, WAIT_FOREVER, Watched, kill};
+use crate::support::{Client, Home, WAIT_FOREVER, Watched, kill};
 
 #[test]
 fn code_comes_from_an_argument_a_file_or_standard_input() {
@@ -101,16 +101,37 @@ fn the_agents_own_session_is_found_by_process_tree() {
 }
 
 #[test]
-fn without_an_agent_it_is_main_and_a_name_chooses_another() {
+fn two_agents_equally_near_are_an_error_that_names_both() {
     let home = Home::new();
-    let other = {
-        let mut client = home.initialized_client();
-        client.data("open_session", &json!({"name": "other"}));
-        client.data("execute", &json!({"code": "x = 'other'", "target": "other", "output": "json"}));
-        "other"
+    let agent = || {
+        // A shell between the bridge and us, so that each has a process tree of its own.
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "\"$0\" mcp; exit $?"]).arg(&home.program);
+        shell.env_clear().envs(&home.env).current_dir(home.work());
+        let mut client = Client::start(shell);
+        client.initialize();
+        client
     };
-    assert_eq!(home.run(&["exec", "-t", other, "x"]).stdout, "'other'\n");
-    let home = home.set("PYLAIR_SESSION", other);
+    let (mut one, mut other) = (agent(), agent());
+    let (first, second) = (one.execute("x = 1")["session"].clone(), other.execute("x = 2")["session"].clone());
+    assert_ne!(first, second, "each has a default session of its own");
+    let refused = home.run(&["exec", "x"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    for name in [&first, &second] {
+        assert!(refused.stderr.contains(name.as_str().expect("a name")), "{refused:?}");
+    }
+    assert_eq!(home.run(&["exec", "-t", second.as_str().expect("a name"), "x"]).stdout, "2\n");
+}
+
+#[test]
+fn a_name_chooses_another_session() {
+    let home = Home::new();
+    let mut client = home.initialized_client();
+    client.data("open_session", &json!({"name": "other"}));
+    client.data("execute", &json!({"code": "x = 'other'", "target": "other", "output": "json"}));
+    assert_eq!(home.run(&["exec", "-t", "other", "x"]).stdout, "'other'\n");
+    drop(client);
+    let home = home.set("PYLAIR_SESSION", "other");
     assert_eq!(home.run(&["exec", "x"]).stdout, "'other'\n");
 }
 

@@ -194,8 +194,10 @@ fn one_stream_keeps_its_order_whoever_writes() {
                     \x20   c.printf(b'c %d\\n', turn)\n\
                     \x20   thread = threading.Thread(target=print, args=('thread', turn))\n\
                     \x20   thread.start(); thread.join()";
-        let expected: String =
-            (0..3).map(|n| format!("print {n}\nwrite {n}\nchild {n}\nc {n}\nthread {n}\n")).collect();
+        let expected = (0..3)
+            .map(|n| format!("print {n}\nwrite {n}\nchild {n}\nc {n}\nthread {n}\n"))
+            .collect::<Vec<_>>()
+            .concat();
         assert_eq!(session.run(code).await.stdout, expected);
     });
 }
@@ -206,7 +208,7 @@ fn the_two_streams_keep_their_order() {
         let session = core.session().await;
         let code = "import sys\nfor i in range(50):\n    print('out', i)\n    print('err', i, file=sys.stderr)";
         let report = session.run(code).await;
-        let expected: String = (0..50).map(|n| format!("out {n}\nerr {n}\n")).collect();
+        let expected = (0..50).map(|n| format!("out {n}\nerr {n}\n")).collect::<Vec<_>>().concat();
         assert_eq!(report.merged, expected);
         assert!(report.stdout.starts_with("out 0\nout 1\n") && report.stderr.starts_with("err 0\nerr 1\n"));
     });

@@ -1,8 +1,10 @@
 //! The HTTP door: who is let in, and which session a call without a target means in either era.
 
+use std::io::{BufRead, BufReader};
+
 use serde_json::{Value, json};
 
-use crate::support::{Home, Request, Server};
+use crate::support::{Home, Request, Server, WAIT_FOREVER};
 
 fn call(code: &str) -> Value {
     json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {
@@ -11,18 +13,25 @@ fn call(code: &str) -> Value {
 }
 
 /// The same as a stateless client says it.
-fn stateless(server: &Server, code: &str) -> Request {
+fn stateless_message(code: &str) -> Value {
     let mut message = call(code);
     message["params"]["_meta"] = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientCapabilities": {},
         "io.modelcontextprotocol/clientInfo": {"name": "stateless", "version": "1"},
     });
-    server
-        .post(&message)
+    message
+}
+
+fn with_stateless_headers(request: Request) -> Request {
+    request
         .header("MCP-Protocol-Version", "2026-07-28")
         .header("Mcp-Method", "tools/call")
         .header("Mcp-Name", "execute")
+}
+
+fn stateless(server: &Server, code: &str) -> Request {
+    with_stateless_headers(server.post(&stateless_message(code)))
 }
 
 #[test]
@@ -77,6 +86,27 @@ fn a_stateless_call_gets_a_fresh_session_and_its_handle() {
     let session = server.initialize();
     let named = server.post(&message).header("Mcp-Session-Id", &session).send().message();
     assert_eq!(named["result"]["structuredContent"]["result"], "'kept'");
+}
+
+#[test]
+fn closing_the_stream_of_a_stateless_call_interrupts_the_cell() {
+    let home = Home::new();
+    let server = home.serve();
+    let mut message = stateless_message(WAIT_FOREVER);
+    message["params"]["_meta"]["progressToken"] = json!("endless");
+    let stream = with_stateless_headers(server.post(&message)).open();
+    let mut lines = BufReader::new(&stream).lines().map(|line| line.expect("the server answers in time"));
+    lines.find(|line| line.contains("waiting")).expect("progress is told");
+    drop(lines);
+    drop(stream);
+    let session = server.initialize();
+    let call = |name: &str, arguments: Value| {
+        let message = json!({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": {"name": name, "arguments": arguments}});
+        server.post(&message).header("Mcp-Session-Id", &session).send().message()["result"]["structuredContent"].clone()
+    };
+    let job = call("list_targets", json!({}))["sessions"][0]["job"].clone();
+    let report = call("get_job", json!({"job": job, "output": "json"}));
+    assert_eq!(report["outcome"], "interrupted", "{report}");
 }
 
 #[test]

@@ -8,7 +8,16 @@
 mod support;
 
 mod bridge;
+mod checkpoint;
+mod commands;
 mod daemon;
+mod death;
 mod exec;
 mod execute;
 mod http;
+mod interrupt;
+mod jobs;
+mod output;
+mod sealed;
+mod templates;
+mod tools;

@@ -1,5 +1,7 @@
 //! The core without doors: sessions through the Rust API, against real Python.
 
+#![expect(clippy::needless_pass_by_value, reason = "a story is written where it is told")]
+
 use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     path::Path,
@@ -7,10 +9,12 @@ use std::{
     time::Duration,
 };
 
+use futures::StreamExt;
 use pylair::{
     caller::{Caller, DefaultSession, Door, Scope},
     config::{Config, Flags},
     daemon::Daemon,
+    journal::EventKind,
     session::{Error, Job, OnTimeout, OpenOptions, Outcome, Report, Session},
 };
 
@@ -92,6 +96,35 @@ impl Core {
         let opened = self.daemon.sessions.open(&self.caller, options);
         let session = tokio::time::timeout(PATIENCE, opened).await.expect("opening comes to an end")?;
         Ok(TestSession { session })
+    }
+
+    /// Waits until the session can be set back to the end of this cell.
+    pub async fn wait_for_checkpoint(&self, session: &TestSession, cell: u64) {
+        self.wait_for_event(
+            session,
+            |event| matches!(event, EventKind::CheckpointMade { cell: made } if *made == cell),
+        )
+        .await;
+    }
+
+    /// Waits until a checkpoint was tried in vain.
+    pub async fn wait_for_skipped_checkpoint(&self, session: &TestSession) {
+        self.wait_for_event(session, |event| matches!(event, EventKind::CheckpointSkipped { .. })).await;
+    }
+
+    async fn wait_for_event(&self, session: &TestSession, wanted: impl Fn(&EventKind) -> bool) {
+        let info = &session.session.info;
+        let events = self.daemon.journal.follow(Some(&info.owner), Some(&info.handle), 0);
+        let mut events = std::pin::pin!(events);
+        let found = async {
+            while let Some(event) = events.next().await {
+                if wanted(&event.expect("the journal can be read").kind) {
+                    return;
+                }
+            }
+            panic!("the journal ended");
+        };
+        tokio::time::timeout(PATIENCE, found).await.expect("the event comes");
     }
 
     pub async fn close_session(&self, session: &TestSession) {

@@ -45,7 +45,8 @@ impl Home {
 
     pub fn with_python(python: &Path) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("it-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        // No name is the beginning of another: processes are found by it.
+        let name = format!("it-{}-{}-home", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         // A run with the same pid may have been killed.
         let _absent = fs::remove_dir_all(&path);

@@ -104,17 +104,24 @@ impl Request {
         self
     }
 
+    /// Sends the request and leaves the answer to the caller.
+    ///
     /// HTTP/1.0, because then the answer simply ends with the connection.
-    pub fn send(self) -> Response {
+    pub fn open(self) -> TcpStream {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("the port is open");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
         let mut text = format!("POST {} HTTP/1.0\r\nContent-Length: {}\r\n", self.path, self.body.len());
         for (name, value) in &self.headers {
-            text.push_str(&format!("{name}: {value}\r\n"));
+            text.extend([name, ": ", value, "\r\n"]);
         }
         text.push_str("\r\n");
         text.push_str(&self.body);
         stream.write_all(text.as_bytes()).expect("the server reads");
+        stream
+    }
+
+    pub fn send(self) -> Response {
+        let mut stream = self.open();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("the server answers in time and in UTF-8");
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no HTTP answer: {answer:?}"));

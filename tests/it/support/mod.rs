@@ -12,9 +12,9 @@ use std::time::Duration;
 
 pub use client::{Client, read_messages, text_of};
 pub use core::{Core, TestSession, on_each_python, on_newest_python, report, with_settings};
-pub use home::{Finished, Home};
+pub use home::Home;
 pub use http::{Request, Server};
-pub use process::{Watched, kill, parent_of, processes_below};
+pub use process::{Watched, kill, parent_of};
 pub use python::{newest_python, python2};
 
 /// How long anything may take. Nothing waits for time to pass; this only bounds a test that fails.

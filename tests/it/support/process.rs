@@ -73,20 +73,6 @@ fn all() -> Vec<i32> {
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The process and all its descendants.
-pub fn processes_below(pid: i32) -> Vec<Watched> {
-    let parents: Vec<(i32, i32)> =
-        all().into_iter().filter_map(|pid| Some((pid, pylair::caller::read_stat(pid)?.1))).collect();
-    let mut found = vec![pid];
-    let mut next = 0;
-    while next < found.len() {
-        let above = found[next];
-        found.extend(parents.iter().filter(|(_, parent)| *parent == above).map(|(child, _)| *child));
-        next += 1;
-    }
-    found.into_iter().map(Watched::new).collect()
-}
-
 /// Every process that runs a program in this directory, or has it in its environment.
 pub fn belonging_to(directory: &Path) -> Vec<Watched> {
     let text = directory.to_str().expect("our own directory has a plain name").as_bytes();

@@ -1,0 +1,89 @@
+//! Sealed sessions: what they cannot reach, what works all the same, and that nothing is left of them.
+
+use std::{fs, net::TcpListener};
+
+use pylair::session::{OpenOptions, Outcome};
+
+use crate::support::{Core, TestSession, on_newest_python, skip};
+
+/// A sealed session, unless this machine refuses to make one.
+async fn open_sealed(core: &Core, test: &str) -> Option<TestSession> {
+    let options = OpenOptions { sandbox: Some("sealed".to_owned()), ..OpenOptions::default() };
+    match core.open_session(options).await {
+        Ok(session) => Some(session),
+        Err(error) if error.kind() == "sandbox_unavailable" => {
+            skip(test, &format!("no namespaces here: {error}"));
+            None
+        }
+        Err(error) => panic!("{error}: {}", error.hint()),
+    }
+}
+
+#[test]
+fn a_sealed_session_has_no_network_and_no_files_but_its_own() {
+    on_newest_python(async |core| {
+        let Some(session) = open_sealed(core, "a_sealed_session_has_no_network_and_no_files_but_its_own").await else {
+            return;
+        };
+        let secret = core.home.work().join("secret.txt");
+        fs::write(&secret, "secret").expect("the home is writable");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback is there");
+        let port = listener.local_addr().expect("it is bound").port();
+        for (code, kinds) in [
+            (format!("open({:?}).read()", secret.display().to_string()), &["FileNotFoundError", "PermissionError"][..]),
+            ("import os\nos.listdir(os.environ['HOME'])".to_owned(), &["FileNotFoundError", "PermissionError"]),
+            ("open('/etc/planted', 'w')".to_owned(), &["FileNotFoundError", "PermissionError", "OSError"]),
+            (
+                format!("import socket\nsocket.create_connection(('127.0.0.1', {port}), 5)"),
+                &["ConnectionRefusedError", "PermissionError", "OSError"],
+            ),
+            ("import os\nos.kill(1, 9)".to_owned(), &["PermissionError", "ProcessLookupError"]),
+        ] {
+            let report = session.run(&code).await;
+            let kind = report.error.as_ref().map(|error| error.kind.clone()).unwrap_or_default();
+            assert!(kinds.contains(&kind.as_str()), "{code}: {report:#?}");
+        }
+        let code = "import os\nopen('/tmp/note', 'w').write('ok')\nopen('/tmp/note').read(), os.getcwd()";
+        assert_eq!(session.value(code).await, "('ok', '/tmp')");
+        assert!(!std::path::Path::new("/tmp/note").exists(), "its /tmp is its own");
+    });
+}
+
+#[test]
+fn a_sealed_session_is_rolled_back_and_interrupted_like_others() {
+    on_newest_python(async |core| {
+        let Some(session) = open_sealed(core, "a_sealed_session_is_rolled_back_and_interrupted_like_others").await
+        else {
+            return;
+        };
+        session.value("x = 1").await;
+        core.wait_for_checkpoint(&session, 1).await;
+        let report = session.run("x = 2\nimport os\nos._exit(3)").await;
+        assert_eq!(report.outcome, Outcome::Died, "{report:#?}");
+        assert!(report.error.is_some_and(|error| error.message.contains("exited with code 3")));
+        assert_eq!(session.value("x").await, "1");
+        let limit = std::time::Duration::from_millis(200);
+        let report = session.run_limited("while True: pass", limit, pylair::session::OnTimeout::Keep).await;
+        assert_eq!(report.outcome, Outcome::TimedOut, "{report:#?}");
+        assert_eq!(session.value("x").await, "1");
+    });
+}
+
+#[test]
+fn closing_a_sealed_session_leaves_nothing() {
+    on_newest_python(async |core| {
+        let Some(_warm) = open_sealed(core, "closing_a_sealed_session_leaves_nothing").await else { return };
+        let before: Vec<i32> = core.home.processes().iter().map(|process| process.pid).collect();
+        let session = open_sealed(core, "closing_a_sealed_session_leaves_nothing").await.expect("the first one opened");
+        let code = "import subprocess, sys\n\
+                    child = subprocess.Popen([sys.executable, '-c', 'while True: pass'], start_new_session=True)";
+        session.value(code).await;
+        let mut new = core.home.processes();
+        new.retain(|process| !before.contains(&process.pid));
+        assert!(new.len() >= 2, "at least worker and child: {new:?}");
+        core.close_session(&session).await;
+        for process in new {
+            process.assert_ends();
+        }
+    });
+}
