@@ -41,7 +41,7 @@ find_pythons() {
     IFS=: read -ra directories <<<"$PATH"
     for directory in "${directories[@]}" /usr/bin /usr/local/bin "$HOME"/.pyenv/versions/*/bin; do
       for candidate in "$directory"/python3 "$directory"/python3.[0-9] "$directory"/python3.[0-9][0-9]; do
-        [[ -x $candidate ]] && describe_python "$candidate"
+        if [[ -x $candidate ]]; then describe_python "$candidate"; fi
       done
     done
   } | sort -u | sort -t. -k1,1n -k2,2n -k3,3nr | awk '{ split($1, v, "."); if (!seen[v[1] "." v[2]]++) print $2 }'

@@ -183,7 +183,7 @@ pub struct Config {
     pub max_chars: usize,
     pub max_output_bytes: u64,
     pub checkpoints: Checkpoints,
-    pub idle_exit: Duration,
+    pub idle_exit: Option<Duration>,
     pub session_ttl: Duration,
     pub max_sessions: usize,
     pub settings: Vec<Setting>,
@@ -248,7 +248,7 @@ impl Config {
             "auto".to_owned(),
             "`auto` or `off`",
         )?;
-        let idle_exit_s = resolver.pick("idle_exit_s", None, |file| file.idle_exit_s, 900, "seconds")?;
+        let idle_exit_s = resolver.pick("idle_exit_s", None, |file| file.idle_exit_s, 900, "seconds, 0 for never")?;
         let session_ttl_s = resolver.pick("session_ttl_s", None, |file| file.session_ttl_s, 86_400, "seconds")?;
         let max_sessions =
             resolver.pick("max_sessions", None, |file| file.max_sessions, 256, "a number of sessions")?;
@@ -269,7 +269,7 @@ impl Config {
             max_chars,
             max_output_bytes: max_output_mb.saturating_mul(1 << 20),
             checkpoints,
-            idle_exit: Duration::from_secs(idle_exit_s),
+            idle_exit: Some(Duration::from_secs(idle_exit_s)).filter(|limit| !limit.is_zero()),
             session_ttl: Duration::from_secs(session_ttl_s),
             max_sessions,
             settings: resolver.settings,

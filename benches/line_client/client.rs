@@ -57,6 +57,10 @@ fn main() -> Result<(), Box<dyn Error>> {
             Some((_, rest)) => {
                 let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
                 peer.ask(&line, &format!("\"id\":{digits}"))?;
+                // Thousands of errors would be measured otherwise.
+                if peer.answer.contains("\"isError\":true") {
+                    return Err(peer.answer.into());
+                }
             }
             None => peer.input.write_all(line.as_bytes())?,
         }

@@ -20,7 +20,8 @@ from typing import Any, Callable
 
 from . import wire
 
-DRAIN_LIMIT_SECONDS = 0.02
+# Far longer than a reader that runs takes; a daemon that does not get to run for a while must not cost the order.
+DRAIN_LIMIT_SECONDS = 0.25
 _SPINS_BEFORE_SLEEP = 50
 _SLEEP_SECONDS = 0.0002
 

@@ -244,7 +244,7 @@ impl Opened {
     }
 
     async fn idle(&self) {
-        let limit = self.daemon.config.idle_exit;
+        let Some(limit) = self.daemon.config.idle_exit else { return std::future::pending().await };
         loop {
             let wait = match self.daemon.idle_since() {
                 Some(since) if since.elapsed() >= limit => return,

@@ -132,10 +132,11 @@ impl Keeper {
                 self.unsent.push_back(Report::Swept(killed));
             }
             Some(Order::Signal { signal, except }) => {
-                for process in self.below().into_iter().filter(|process| !except.contains(&process.pid)) {
-                    // Gone, or not ours to signal: there is nobody to tell who could do better.
-                    let _ = send_signal(process.pid, signal);
-                }
+                let below = self.below();
+                let meant = below.into_iter().filter(|process| !except.contains(&process.pid));
+                // One that is gone, or not ours to signal, does not count; there is nobody to tell who could do better.
+                let reached = meant.filter(|process| send_signal(process.pid, signal).is_ok()).count();
+                self.unsent.push_back(Report::Signalled(reached));
             }
             // The end of the connection, or garbage, which is a reason to end it.
             None => end(self.role, Some(&self.signals)),
@@ -525,6 +526,7 @@ mod tests {
 
         // The kept one runs on: it can be ended by a signal that a stopped process would not see.
         kept.order(&Order::Signal { signal: libc::SIGTERM, except: vec![] });
+        assert_eq!(kept.report(), Report::Signalled(1));
         assert_eq!(kept.report(), Report::Exit { pid: child, status: libc::SIGTERM });
         kept.order(&Order::Sweep { keep: vec![child] });
         assert_eq!(kept.report(), Report::Swept(0));
@@ -543,6 +545,7 @@ mod tests {
         });
         let (spared, other) = (kept.number(), kept.number());
         kept.order(&Order::Signal { signal: libc::SIGKILL, except: vec![spared] });
+        assert_eq!(kept.report(), Report::Signalled(1));
         assert_eq!(kept.report(), Report::Exit { pid: other, status: libc::SIGKILL });
         kept.order(&Order::Sweep { keep: vec![spared] });
         assert_eq!(kept.report(), Report::Swept(0));

@@ -28,6 +28,8 @@ pub enum Report {
     },
     /// The answer to [`Order::Sweep`]: how many processes were killed.
     Swept(usize),
+    /// The answer to [`Order::Signal`]: how many processes got it.
+    Signalled(usize),
 }
 
 impl Report {
@@ -42,6 +44,7 @@ impl Report {
                 Some(Self::Exit { pid: pid.parse().ok()?, status: status.parse().ok()? })
             }
             "swept" => rest.parse().ok().map(Self::Swept),
+            "signalled" => rest.parse().ok().map(Self::Signalled),
             _ => None,
         }
     }
@@ -52,6 +55,7 @@ impl Report {
             Self::Failed(why) => format!("failed {why}"),
             Self::Exit { pid, status } => format!("exit {pid} {status}"),
             Self::Swept(killed) => format!("swept {killed}"),
+            Self::Signalled(reached) => format!("signalled {reached}"),
         }
     }
 }

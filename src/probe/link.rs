@@ -173,6 +173,7 @@ pub struct Link {
     keeper_pidfd: Option<AsyncFd<OwnedFd>>,
     keeper_exits: Exits,
     swept: VecDeque<usize>,
+    unanswered_signals: usize,
     template: Arc<Template>,
     worker: Worker,
     frozen: Vec<Frozen>,
@@ -343,6 +344,7 @@ impl Link {
             keeper_pidfd: None,
             keeper_exits: Exits::default(),
             swept: VecDeque::new(),
+            unanswered_signals: 0,
             template,
             worker,
             frozen: Vec::new(),
@@ -478,6 +480,7 @@ impl Link {
             }
             Some(Report::Exit { pid, status }) => self.keeper_exits.record(pid, status),
             Some(Report::Swept(count)) => self.swept.push_back(count),
+            Some(Report::Signalled(_)) => self.unanswered_signals = self.unanswered_signals.saturating_sub(1),
             Some(Report::Failed(why)) => tracing::warn!(why, "a keeper failed"),
             None => tracing::warn!("a keeper said something of no known kind"),
         }
@@ -611,13 +614,25 @@ impl Link {
     }
 
     /// First step of the ladder: the cell's frames get a `KeyboardInterrupt`, its child processes a SIGINT.
-    pub fn interrupt(&self) {
+    pub fn interrupt(&mut self) {
         self.signal(Signal::INT);
         let frozen = self.frozen.iter().map(|frozen| frozen.worker.kept_pid);
         let except = std::iter::once(self.worker.kept_pid).chain(frozen).collect();
         let order = Order::Signal { signal: Signal::INT.as_raw(), except };
-        if let Err(error) = self.keeper.send_bytes(order.encode().as_bytes(), &[]) {
-            tracing::debug!(%error, "the keeper could not be asked to interrupt children");
+        match self.keeper.send_bytes(order.encode().as_bytes(), &[]) {
+            Ok(()) => self.unanswered_signals += 1,
+            Err(error) => tracing::debug!(%error, "the keeper could not be asked to interrupt children"),
+        }
+    }
+
+    /// Waits until an interrupt has reached whom it was meant for, so that it cannot hit children of the next cell.
+    pub async fn interrupts_delivered(&mut self) {
+        while self.unanswered_signals > 0 {
+            match tokio::time::timeout(ANSWER_TIMEOUT, self.keeper.receive()).await {
+                Ok(Ok(mut datagram)) => self.keeper_said(&mut datagram),
+                // The keeper's death is told by `next`.
+                _ => return,
+            }
         }
     }
 

@@ -255,6 +255,8 @@ impl Task {
             self.open_worker().await?;
         }
         self.checkpoint_due = None;
+        // What is in the pipes by now was printed before this cell.
+        self.drain_output();
         self.cell += 1;
         let cell = self.cell;
         let id = format!("{}-{cell}", self.info.handle);
@@ -262,6 +264,7 @@ impl Task {
         let job =
             Arc::new(Job::new(id, self.info.owner.clone(), self.info.name.clone(), cell, capture, self.late.take()));
         let link = self.link.as_mut().expect("opened above");
+        link.interrupts_delivered().await;
         let request = match link.request(Op::Execute { cell }, code.as_bytes()).await {
             Ok(request) => request,
             // It died a moment ago; its death is the next event and will be told as the end of this cell.
@@ -443,7 +446,7 @@ impl Task {
     }
 
     fn next_step(&mut self) {
-        let (Some(running), Some(link)) = (&mut self.running, &self.link) else { return };
+        let (Some(running), Some(link)) = (&mut self.running, &mut self.link) else { return };
         let Some(ladder) = &mut running.ladder else { return };
         let (step, grace) = match ladder.step {
             Step::Stacks => {
