@@ -91,8 +91,9 @@ impl Places {
                 .mode(0o700)
                 .create(path)
                 .map_err(|source| Error::MakeDirectory { path: path.clone(), source })?;
-            let metadata =
-                fs::symlink_metadata(path).map_err(|source| Error::MakeDirectory { path: path.clone(), source })?;
+            // Only the runtime directory may lie where others can write, and only there a link would be somebody's trick.
+            let stat = if *path == self.runtime { fs::symlink_metadata(path) } else { fs::metadata(path) };
+            let metadata = stat.map_err(|source| Error::MakeDirectory { path: path.clone(), source })?;
             if metadata.uid() != uid || !metadata.is_dir() {
                 return Err(Error::ForeignDirectory { path: path.clone(), owner: metadata.uid(), uid });
             }

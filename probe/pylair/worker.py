@@ -112,6 +112,8 @@ class Worker:
         """The main loop. Returns when the daemon has closed the link."""
         link = self.link
         execute = self.cells.execute
+        getpid = os.getpid
+        pid = getpid()
         while True:
             frame = link.requests.read()
             if frame is None:
@@ -123,9 +125,14 @@ class Worker:
                     done, blob = execute(request["cell"], blob.decode("utf-8"))
                 except UnicodeDecodeError as error:
                     done, blob = {"refused": f"the source is not UTF-8: {error}"}, b""
+                if getpid() != pid:
+                    # The cell forked, and this is the child, which came to the end of the cell too. It must not answer.
+                    os._exit(0)
             else:
                 done, blob = self._answer(request), b""
                 if done is None:
+                    # A frozen copy that has just become the worker.
+                    pid = getpid()
                     continue
             reply = {"ch": request.get("ch", _CHANNEL), "id": request.get("id", 0), "ev": "done"}
             reply.update(done)

@@ -76,3 +76,32 @@ impl Hello {
         Ok(serde_json::from_slice(&bytes)?)
     }
 }
+
+/// The request id in the beginning of a message whose rest was lost, if it stands there.
+pub fn id_in_partial_line(line: &str) -> Option<String> {
+    let rest = line.split_once("\"id\":")?.1.trim_start();
+    let end = match rest.strip_prefix('"') {
+        Some(text) => text.find('"')? + 2,
+        None => rest.find([',', '}'])?,
+    };
+    let id = rest[..end].trim();
+    serde_json::from_str::<serde_json::Value>(id)
+        .ok()
+        .filter(|id| id.is_number() || id.is_string())
+        .map(|_| id.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_of_a_cut_request_is_found_where_it_stands() {
+        let check = |line, expected: Option<&str>| assert_eq!(id_in_partial_line(line).as_deref(), expected, "{line}");
+        check(r#"{"jsonrpc":"2.0","id":17,"method":"tools/call","params":{"#, Some("17"));
+        check(r#"{"jsonrpc": "2.0", "id": "a-b", "meth"#, Some("\"a-b\""));
+        check(r#"{"jsonrpc":"2.0","id":1"#, None);
+        check(r#"{"jsonrpc":"2.0","method":"tools/call"#, None);
+        check(r#"{"jsonrpc":"2.0","id":null,"method":"#, None);
+    }
+}

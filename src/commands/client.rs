@@ -39,7 +39,7 @@ impl Client {
         if let Some(client) = Self::connect(surroundings)? {
             return Ok(client);
         }
-        lifecycle::ensure_running(&surroundings.places, &surroundings.program)?;
+        lifecycle::ensure_running(&surroundings.places, &surroundings.program, &surroundings.env)?;
         Self::connect(surroundings)?.ok_or_else(|| {
             Failure::new(
                 "the daemon started and was gone again",

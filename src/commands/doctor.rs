@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{Exit, Failure, Surroundings, client::Client, say};
 use crate::{
     cli::JsonArgs,
-    config::{Flags, Places, Setting},
+    config::{Config, Flags, Places, Setting},
     daemon::{DaemonStatus, VERSION},
     python::{self, Interpreters},
     web::api::Origin,
@@ -39,7 +39,8 @@ struct Trial {
 }
 
 pub fn doctor(args: &JsonArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
-    let config = surroundings.config(&Flags::default())?;
+    // As the daemon resolves them: it belongs to a user, not to a project.
+    let config = Config::resolve(&Flags::default(), &surroundings.env, None, &surroundings.places)?;
     let mut trials = vec![check_places(&surroundings.places)];
     let was_running = Client::connect(surroundings)?.is_some();
     let mut daemon = None;

@@ -10,17 +10,19 @@ use std::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::net::UnixStream,
     },
+    path::Path,
     sync::{Arc, atomic::AtomicBool},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
 use rustix::event::{PollFd, PollFlags};
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Exit, Failure, Surroundings, complain, log_to_stderr};
 use crate::{
-    bridge::{Answer, Flags, Hello, Resumed, slate},
-    caller::{Caller, DefaultSession, Door, Scope},
+    bridge::{Answer, Flags, Hello, Resumed, id_in_partial_line, slate},
+    caller::{self, Caller, DefaultSession, Door, Scope},
     cli::McpArgs,
     config,
     daemon::{Daemon, VERSION, lifecycle},
@@ -61,6 +63,7 @@ fn bridge(flags: Flags, surroundings: &Surroundings) -> Result<Exit, Failure> {
     let mut quick_deaths = 0;
     loop {
         let since = Instant::now();
+        let mut what = String::new();
         let control = hand_over(surroundings, &hello, [input.as_fd(), output.as_fd(), slate_file.as_fd()])?;
         match wait(&control)? {
             Some(Answer::Over) => {
@@ -69,11 +72,12 @@ fn bridge(flags: Flags, surroundings: &Surroundings) -> Result<Exit, Failure> {
                 return Ok(Exit::Ok);
             }
             Some(Answer::Refused { message, hint }) => return Err(Failure::new(message, hint)),
-            Some(Answer::Taken | Answer::Leaving { .. }) | None => {}
+            Some(Answer::Leaving { reason }) => what = reason,
+            Some(Answer::Taken) | None => "the pylair daemon died".clone_into(&mut what),
         }
         quick_deaths = if since.elapsed() < QUICK_DEATH { quick_deaths + 1 } else { 1 };
         let found = slate::read_and_wipe(&slate_reader)?;
-        answer_pending(output.as_fd(), &found)?;
+        answer_pending(output.as_fd(), &found, &what)?;
         if client_is_gone(input.as_fd()) {
             return Ok(Exit::Ok);
         }
@@ -85,7 +89,7 @@ fn bridge(flags: Flags, surroundings: &Surroundings) -> Result<Exit, Failure> {
         }
         hello.resumed = Some(Resumed {
             initialize: found.initialize,
-            note: "the pylair daemon died and was started again: all sessions and their variables are gone".to_owned(),
+            note: format!("{what} and a new one was started: all sessions and their variables are gone"),
         });
     }
 }
@@ -99,7 +103,7 @@ fn hand_over(
     let memory = hello.to_memory_file()?;
     // A daemon may leave between our finding it and our connecting.
     for attempt in 0.. {
-        lifecycle::ensure_running(&surroundings.places, &surroundings.program)?;
+        lifecycle::ensure_running(&surroundings.places, &surroundings.program, &surroundings.env)?;
         let socket = rustix::net::socket_with(
             rustix::net::AddressFamily::UNIX,
             rustix::net::SocketType::SEQPACKET,
@@ -142,7 +146,7 @@ fn wait(control: &OwnedFd) -> Result<Option<Answer>, Failure> {
 }
 
 /// Tells the client that its unanswered requests will stay so.
-fn answer_pending(output: BorrowedFd, found: &slate::Found) -> Result<(), Failure> {
+fn answer_pending(output: BorrowedFd, found: &slate::Found, what: &str) -> Result<(), Failure> {
     use std::fmt::Write;
     let mut text = String::new();
     if found.was_writing {
@@ -153,7 +157,7 @@ fn answer_pending(output: BorrowedFd, found: &slate::Found) -> Result<(), Failur
     for id in found.unanswered.iter().chain(&partial) {
         let error = serde_json::json!({
             "code": -32603,
-            "message": "the pylair daemon died while this was running; its sessions and their variables are gone",
+            "message": format!("{what} while this was running; its sessions and their variables are gone"),
             "data": {"kind": "daemon_died", "hint": "call again: a new daemon is started"},
         });
         let _infallible = writeln!(text, "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{error}}}");
@@ -172,20 +176,6 @@ fn answer_pending(output: BorrowedFd, found: &slate::Found) -> Result<(), Failur
         }
     }
     Ok(())
-}
-
-/// The request id in the beginning of a message whose rest was lost, if it stands there.
-fn id_in_partial_line(line: &str) -> Option<String> {
-    let rest = line.split_once("\"id\":")?.1.trim_start();
-    let end = match rest.strip_prefix('"') {
-        Some(text) => text.find('"')? + 2,
-        None => rest.find([',', '}'])?,
-    };
-    let id = rest[..end].trim();
-    serde_json::from_str::<serde_json::Value>(id)
-        .ok()
-        .filter(|id| id.is_number() || id.is_string())
-        .map(|_| id.to_owned())
 }
 
 fn client_is_gone(input: BorrowedFd) -> bool {
@@ -252,6 +242,7 @@ fn copy(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
 fn standalone(selection: Selection, surroundings: &Surroundings) -> Result<Exit, Failure> {
     log_to_stderr("warn");
     let PassableStdio { input, output, copier } = passable_stdio()?;
+    remove_leftovers(&surroundings.places.data);
     let mut places = surroundings.places.clone();
     places.data = places.data.join(format!("standalone-{}", std::process::id()));
     places.runtime.clone_from(&places.data);
@@ -277,10 +268,14 @@ fn standalone(selection: Selection, surroundings: &Surroundings) -> Result<Exit,
         let origin = Origin { slate: None, resumed: false, gone: gone.clone(), stop: stop.clone() };
         let transport = Stdio::new(input, output, origin)?;
         let server = Server::new(daemon.clone(), ClientSide::Stdio { caller, gone }, selection, None);
-        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut hangup = signal(SignalKind::hangup())?;
         tokio::select! {
             () = serve_stdio(server, transport, None, stop.clone()) => {}
             _ = terminate.recv() => stop.cancel(),
+            _ = interrupt.recv() => stop.cancel(),
+            _ = hangup.recv() => stop.cancel(),
         }
         daemon.close("its client has gone").await;
         Ok(Exit::Ok)
@@ -292,17 +287,13 @@ fn standalone(selection: Selection, surroundings: &Surroundings) -> Result<Exit,
     result
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_id_of_a_cut_request_is_found_where_it_stands() {
-        let check = |line, expected: Option<&str>| assert_eq!(id_in_partial_line(line).as_deref(), expected, "{line}");
-        check(r#"{"jsonrpc":"2.0","id":17,"method":"tools/call","params":{"#, Some("17"));
-        check(r#"{"jsonrpc": "2.0", "id": "a-b", "meth"#, Some("\"a-b\""));
-        check(r#"{"jsonrpc":"2.0","id":1"#, None);
-        check(r#"{"jsonrpc":"2.0","method":"tools/call"#, None);
-        check(r#"{"jsonrpc":"2.0","id":null,"method":"#, None);
+/// Removes the directories of standalone servers that were killed.
+fn remove_leftovers(data: &Path) {
+    for entry in std::fs::read_dir(data).into_iter().flatten().flatten() {
+        let pid = entry.file_name().to_str().and_then(|name| name.strip_prefix("standalone-")?.parse::<i32>().ok());
+        if pid.is_some_and(|pid| caller::read_stat(pid).is_none()) {
+            // Another standalone server may be removing it as well.
+            let _gone = std::fs::remove_dir_all(entry.path());
+        }
     }
 }

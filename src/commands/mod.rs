@@ -89,6 +89,13 @@ impl Surroundings {
         let env: BTreeMap<String, String> = std::env::vars_os()
             .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)))
             .collect();
+        // The daemon works in another directory: a relative home would be another place there.
+        let mut env = env;
+        if let (Some(home), Ok(cwd)) = (env.get("PYLAIR_HOME").filter(|home| !home.is_empty()), std::env::current_dir())
+        {
+            let absolute = cwd.join(home).display().to_string();
+            env.insert("PYLAIR_HOME".to_owned(), absolute);
+        }
         let places = Places::resolve(&env, rustix::process::getuid().as_raw());
         let program = std::env::current_exe()
             .map_err(|error| Failure::new(format!("cannot find our own program: {error}"), "is /proc mounted?"))?;

@@ -7,7 +7,10 @@ use std::{
     io,
     os::fd::{AsFd, OwnedFd},
     path::Path,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use rmcp::model::InitializeRequestParams;
@@ -127,7 +130,7 @@ async fn serve(daemon: Arc<Daemon>, connection: OwnedFd) {
         return;
     }
     let hold = daemon.hold();
-    let side = ClientSide::Stdio { caller, gone };
+    let side = ClientSide::Stdio { caller, gone: gone.clone() };
     let server = Server::new(daemon.clone(), side, selection, resumed.as_ref().map(|resumed| resumed.note.clone()));
     let initialize = resumed
         .and_then(|resumed| resumed.initialize)
@@ -139,6 +142,8 @@ async fn serve(daemon: Arc<Daemon>, connection: OwnedFd) {
         () = &mut serving => Answer::Over,
         // The bridge was killed: its client must see the pipes close, which they do when the transport is dropped.
         _ = control.receive() => {
+            // Before the requests are cancelled: what they run goes on as jobs.
+            gone.store(true, Ordering::Release);
             stop.cancel();
             serving.await;
             return;
@@ -146,7 +151,7 @@ async fn serve(daemon: Arc<Daemon>, connection: OwnedFd) {
         () = leaving.cancelled() => {
             stop.cancel();
             serving.await;
-            Answer::Leaving { reason: "the daemon was stopped".to_owned() }
+            Answer::Leaving { reason: "the pylair daemon was stopped".to_owned() }
         }
     };
     drop(hold);

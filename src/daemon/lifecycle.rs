@@ -1,6 +1,7 @@
 //! Starting, finding and ending the daemon: one per user, started on demand once, gone without leaving anything behind.
 
 use std::{
+    collections::BTreeMap,
     fs::{File, OpenOptions, Permissions},
     io::{self, Read, Write},
     os::unix::{fs::OpenOptionsExt, fs::PermissionsExt, net::UnixStream, process::CommandExt},
@@ -63,7 +64,7 @@ impl Error {
 }
 
 /// Makes sure that a daemon is there. Two that ask at the same moment get the same one.
-pub fn ensure_running(places: &Places, program: &Path) -> Result<(), Error> {
+pub fn ensure_running(places: &Places, program: &Path, env: &BTreeMap<String, String>) -> Result<(), Error> {
     places.create()?;
     let file = |path: &Path, source| Error::File { path: path.display().to_string(), source };
     if UnixStream::connect(places.socket()).is_ok() {
@@ -85,9 +86,10 @@ pub fn ensure_running(places: &Places, program: &Path) -> Result<(), Error> {
     let mut command = Command::new(program);
     command.arg("__daemon").stdin(Stdio::null()).stdout(ready_end).stderr(Stdio::null()).current_dir("/").env_clear();
     // Where things are and how pylair is set; nothing else of whoever happens to start it.
-    command.envs(std::env::vars_os().filter(|(key, _)| {
-        let key = key.to_string_lossy();
-        key.starts_with("PYLAIR_") || key.starts_with("XDG_") || ["HOME", "PATH", "LANG", "RUST_LOG"].contains(&&*key)
+    command.envs(env.iter().filter(|(key, _)| {
+        key.starts_with("PYLAIR_")
+            || key.starts_with("XDG_")
+            || ["HOME", "PATH", "LANG", "RUST_LOG"].contains(&key.as_str())
     }));
     command.process_group(0);
     let mut child = command.spawn().map_err(|e| Error::NotStarted(e.to_string()))?;
@@ -174,7 +176,7 @@ pub async fn open(run: Run, program: &Path) -> Result<Opened, Error> {
         let token = token::load_or_create(&token_path).map_err(|e| file(&token_path, e))?;
         let at = format!("http://{host}:{port}");
         daemon.set_http(at.clone());
-        let router = router::tcp(&daemon, Door::new(token, &host, port), run.selection);
+        let router = router::tcp(&daemon, Door::new(token, &host, port, run.selection.is_readonly()), run.selection);
         let stop = daemon.shutdown.clone();
         servers.push(tokio::spawn(async move {
             let serving = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());

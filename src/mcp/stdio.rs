@@ -35,7 +35,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    bridge::slate::Slate,
+    bridge::{id_in_partial_line, slate::Slate},
     descriptor::{Descriptor, register, until_writable},
 };
 
@@ -112,6 +112,7 @@ struct Shared {
     /// Told when a request was answered.
     answers: Notify,
     closed: AtomicBool,
+    stop: CancellationToken,
 }
 
 /// The transport of one client.
@@ -158,6 +159,7 @@ impl Stdio {
                 pending: Mutex::default(),
                 answers: Notify::new(),
                 closed: AtomicBool::new(false),
+                stop: origin.stop.clone(),
             }),
             buffer: BytesMut::with_capacity(READ_BYTES),
             chunk: vec![0; READ_BYTES].into(),
@@ -190,6 +192,10 @@ impl Stdio {
             self.scanned = self.buffer.len();
             if self.buffer.len() > MAX_LINE_BYTES {
                 self.discarding = true;
+                let head = String::from_utf8_lossy(&self.buffer[..300]).into_owned();
+                let id = id_in_partial_line(&head).and_then(|id| serde_json::from_str(&id).ok());
+                let message = format!("this line is longer than {MAX_LINE_BYTES} bytes");
+                self.refuse(id, ErrorData::invalid_request(message, None)).await;
             }
             if self.discarding {
                 self.buffer.clear();
@@ -308,7 +314,11 @@ impl Shared {
                         noted = true;
                         slate.state(true, None);
                     }
-                    until_writable(self.output.as_fd()).await?;
+                    // A client that does not read must not keep us once its bridge is gone.
+                    tokio::select! {
+                        ready = until_writable(self.output.as_fd()) => ready?,
+                        () = self.stop.cancelled() => return Err(io::ErrorKind::NotConnected.into()),
+                    }
                 }
                 Err(error) => return Err(error.into()),
             }

@@ -4,7 +4,7 @@
 //! are known by the credentials the kernel attaches to their first datagram and addressed by pidfd.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{HashMap, VecDeque},
     io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
@@ -42,6 +42,8 @@ use crate::{
 const CHANNEL: u32 = 1;
 const READ_BYTES: usize = 64 << 10;
 const OUTPUT_PIPE_BYTES: usize = 256 << 10;
+/// How long a keeper may take to end what is below it.
+const CLOSE_GRACE: Duration = Duration::from_secs(5);
 const EXIT_STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 /// The forced-unwind signal of the probe, SIGRTMIN+1 as Python and glibc count it.
 const FORCE_OFFSET: i32 = 1;
@@ -67,7 +69,7 @@ pub enum Error {
 pub struct Probes {
     program: std::path::PathBuf,
     pub templates: Templates,
-    nursery: tokio::sync::OnceCell<Nursery>,
+    nursery: tokio::sync::Mutex<Option<Arc<Nursery>>>,
 }
 
 impl Probes {
@@ -76,12 +78,19 @@ impl Probes {
         Ok(Self {
             program: program.to_owned(),
             templates: Templates::new(program)?,
-            nursery: tokio::sync::OnceCell::new(),
+            nursery: tokio::sync::Mutex::default(),
         })
     }
 
-    pub async fn nursery(&self) -> Result<&Nursery, nursery::Error> {
-        self.nursery.get_or_try_init(|| Nursery::start(&self.program)).await
+    /// The nursery, started if there is none or the last one is gone.
+    pub async fn nursery(&self) -> Result<Arc<Nursery>, nursery::Error> {
+        let mut slot = self.nursery.lock().await;
+        if let Some(nursery) = slot.as_ref().filter(|nursery| !nursery.is_gone()) {
+            return Ok(nursery.clone());
+        }
+        let nursery = Arc::new(Nursery::start(&self.program).await?);
+        *slot = Some(nursery.clone());
+        Ok(nursery)
     }
 }
 
@@ -91,9 +100,9 @@ pub enum LinkEvent {
     Reply(Box<Reply>, Vec<u8>),
     /// The first bytes of `Link::chunk` are output.
     Output(Stream, usize),
-    /// The worker ended, or sent what is no frame (then it was killed).
+    /// The worker ended, by itself or because of what it or somebody did.
     Died {
-        garbage: Option<String>,
+        why: Option<String>,
     },
 }
 
@@ -174,6 +183,7 @@ pub struct Link {
     keeper_exits: Exits,
     swept: VecDeque<usize>,
     unanswered_signals: usize,
+    expected_checkpoint: Option<String>,
     template: Arc<Template>,
     worker: Worker,
     frozen: Vec<Frozen>,
@@ -251,8 +261,8 @@ impl Link {
             Some(_) => Some(probes.nursery().await?),
             None => None,
         };
-        let template = probes.templates.get(&key, nursery).await?;
-        let result = match (&confinement, nursery) {
+        let template = probes.templates.get(&key, nursery.as_ref()).await?;
+        let result = match (&confinement, &nursery) {
             (Some(confinement), Some(nursery)) => {
                 let keeper = nursery.keeper(&confinement.keeper_request()).await?;
                 Self::fork(template, Some((confinement, keeper)), start).await
@@ -304,9 +314,13 @@ impl Link {
             let failed = template.fork(None, &passed)?;
             (Some(keeper), failed)
         };
+        let mut keeper_pidfd = None;
         let keeper = match (keeper, confined) {
             (Some(keeper), _) => keeper,
-            (None, Some((_, keeper))) => keeper.control,
+            (None, Some((_, keeper))) => {
+                keeper_pidfd = Some(readable(keeper.pidfd).map_err(Error::Descriptors)?);
+                keeper.control
+            }
             (None, None) => unreachable!("a keeper was made or passed"),
         };
         drop((requests_end, replies_end, stdout_end, stderr_end, dump_end, control_end));
@@ -341,10 +355,11 @@ impl Link {
             dump,
             control,
             keeper,
-            keeper_pidfd: None,
+            keeper_pidfd,
             keeper_exits: Exits::default(),
             swept: VecDeque::new(),
             unanswered_signals: 0,
+            expected_checkpoint: None,
             template,
             worker,
             frozen: Vec::new(),
@@ -367,10 +382,6 @@ impl Link {
         self.worker.pid
     }
 
-    pub fn is_confined(&self) -> bool {
-        self.confined
-    }
-
     /// Output of the last `LinkEvent::Output`.
     pub fn chunk(&self, count: usize) -> &[u8] {
         &self.chunk[..count]
@@ -384,6 +395,12 @@ impl Link {
         wire::encode(Request { ch: CHANNEL, id, op, blob: 0 }, blob, &mut frame);
         self.write(&frame).await?;
         Ok(id)
+    }
+
+    /// Asks for a frozen copy under this id.
+    pub async fn request_checkpoint(&mut self, id: &str) -> Result<u64, Error> {
+        self.expected_checkpoint = Some(id.to_owned());
+        self.request(Op::Checkpoint { checkpoint: id.to_owned() }, &[]).await
     }
 
     async fn write(&self, bytes: &[u8]) -> Result<(), Error> {
@@ -417,7 +434,7 @@ impl Link {
                 Err(error) => {
                     self.inbox.clear();
                     self.kill();
-                    return LinkEvent::Died { garbage: Some(error.to_string()) };
+                    return LinkEvent::Died { why: Some(format!("it broke the wire: {error}")) };
                 }
             }
             let pause = async {
@@ -458,7 +475,7 @@ impl Link {
                         self.kill();
                         self.frozen.clear();
                         self.dead = true;
-                        return LinkEvent::Died { garbage: Some("its keeper was killed".to_owned()) };
+                        return LinkEvent::Died { why: Some("its keeper was gone".to_owned()) };
                     }
                 },
                 datagram = self.control.receive(), if !self.dead => match datagram {
@@ -467,7 +484,7 @@ impl Link {
                 },
                 _ = self.worker.pidfd.readable() => {
                     self.dead = true;
-                    return LinkEvent::Died { garbage: None };
+                    return LinkEvent::Died { why: None };
                 }
             }
         }
@@ -489,8 +506,11 @@ impl Link {
     /// A worker offers the way to its frozen copy, which then has to say who it is itself.
     async fn control_said(&mut self, datagram: Datagram) {
         let message: ControlMessage = serde_json::from_slice(&datagram.bytes).unwrap_or_default();
-        let (Some(id), Some(socket)) = (message.checkpoint, datagram.descriptors.into_iter().next()) else {
-            tracing::warn!("a worker sent a control message of no known kind");
+        // Only what was asked for, and once: each copy costs descriptors of ours.
+        let expected =
+            message.checkpoint.filter(|id| self.expected_checkpoint.take_if(|expected| expected == id).is_some());
+        let (Some(id), Some(socket)) = (expected, datagram.descriptors.into_iter().next()) else {
+            tracing::debug!("a worker sent a control message that nobody asked for");
             return;
         };
         let frozen = async {
@@ -651,14 +671,7 @@ impl Link {
     }
 
     fn signal_raw(&self, signal: i32) {
-        use std::os::fd::AsRawFd;
-        // SAFETY: a system call on a descriptor we own; no memory is passed. rustix has no real-time signals.
-        let result = unsafe {
-            libc::syscall(libc::SYS_pidfd_send_signal, self.worker.pidfd.as_raw_fd(), signal, std::ptr::null::<()>(), 0)
-        };
-        if result < 0 {
-            tracing::debug!(signal, error = %io::Error::last_os_error(), "a worker could not be signalled");
-        }
+        send_signal(self.worker.pidfd.get_ref(), signal);
     }
 
     /// Waits for the worker to end.
@@ -697,6 +710,13 @@ impl Link {
             Some(pidfd) => pidfd,
             None => &worker.pidfd,
         };
+        if tokio::time::timeout(CLOSE_GRACE, gone.readable()).await.is_ok() {
+            return;
+        }
+        // A keeper that somebody stopped does not see that it is over. When it is killed the kernel or its template ends the rest.
+        tracing::warn!(pid = worker.pid, "a session's keeper did not end and is killed");
+        send_signal(gone.get_ref(), libc::SIGKILL);
+        send_signal(worker.pidfd.get_ref(), libc::SIGKILL);
         if tokio::time::timeout(ANSWER_TIMEOUT, gone.readable()).await.is_err() {
             tracing::warn!(pid = worker.pid, "a session's processes did not end in time");
         }
@@ -711,14 +731,16 @@ impl Link {
         #[expect(clippy::cast_precision_loss, reason = "page sizes are small")]
         Some(pages * rustix::param::page_size() as f64 / f64::from(1 << 20))
     }
+}
 
-    /// What is there to show in `get_status`: pids by role.
-    pub fn processes(&self) -> BTreeMap<&'static str, Vec<i32>> {
-        let mut processes = BTreeMap::from([("worker", vec![self.worker.pid])]);
-        if !self.frozen.is_empty() {
-            processes.insert("checkpoints", self.frozen.iter().map(|frozen| frozen.worker.pid).collect());
-        }
-        processes
+/// Signals a process by its pidfd. One that is gone needs no signal.
+fn send_signal(pidfd: &OwnedFd, signal: i32) {
+    use std::os::fd::AsRawFd;
+    // SAFETY: a system call on a descriptor we own; no memory is passed. rustix has no real-time signals.
+    let result =
+        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, std::ptr::null::<()>(), 0) };
+    if result < 0 {
+        tracing::debug!(signal, error = %io::Error::last_os_error(), "a process could not be signalled");
     }
 }
 

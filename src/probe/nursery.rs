@@ -6,11 +6,15 @@ use std::{
     collections::BTreeMap,
     io,
     os::{
-        fd::{AsRawFd, BorrowedFd, OwnedFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::process::CommandExt,
     },
     path::Path,
     process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use serde::{Deserialize, Serialize};
@@ -43,6 +47,7 @@ pub struct ConfinedKeeper {
 pub struct Nursery {
     /// One request at a time: each answer belongs to the request before it.
     control: Mutex<Control>,
+    gone: AtomicBool,
     _child: tokio::process::Child,
 }
 
@@ -78,11 +83,16 @@ impl Nursery {
         if message.ready != Some(true) {
             return Err(Error::Unable(message.error.unwrap_or_else(|| "the nursery did not say why".to_owned())));
         }
-        Ok(Self { control: Mutex::new(control), _child: child })
+        Ok(Self { control: Mutex::new(control), gone: AtomicBool::new(false), _child: child })
+    }
+
+    /// It ended, or an answer of it did not come: another one has to be started.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
     }
 
     /// A keeper in fresh namespaces.
-    pub async fn keeper<T: Serialize>(&self, request: &T) -> Result<ConfinedKeeper, Error> {
+    pub async fn keeper<T: Serialize>(self: &Arc<Self>, request: &T) -> Result<ConfinedKeeper, Error> {
         let [control, pidfd] = self.ask(request, &[]).await?;
         let control = Control::new(control).map_err(Error::Gone)?;
         let ready = tokio::time::timeout(super::control::ANSWER_TIMEOUT, control.receive())
@@ -98,7 +108,7 @@ impl Nursery {
 
     /// Starts a program where it may enter the namespaces of keepers; returns its pidfd.
     pub async fn spawn(
-        &self,
+        self: &Arc<Self>,
         argv: &[String],
         env: &BTreeMap<String, String>,
         descriptors: &[BorrowedFd<'_>],
@@ -108,20 +118,31 @@ impl Nursery {
         Ok(pidfd)
     }
 
+    /// Asks in a task of its own: a caller that goes away in the middle would leave its answer for the next one.
     async fn ask<T: Serialize, const N: usize>(
-        &self,
+        self: &Arc<Self>,
         request: &T,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<[OwnedFd; N], Error> {
-        let control = self.control.lock().await;
-        control.send(request, descriptors).map_err(Error::Gone)?;
-        let (message, answer) = control.receive_message::<Message>().await.map_err(Error::Gone)?;
+        let request = serde_json::to_vec(request).map_err(|error| Error::Gone(error.into()))?;
+        let descriptors: Vec<OwnedFd> =
+            descriptors.iter().map(BorrowedFd::try_clone_to_owned).collect::<io::Result<_>>().map_err(Error::Gone)?;
+        let nursery = self.clone();
+        let asked = tokio::spawn(async move {
+            let control = nursery.control.lock().await;
+            let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+            let answer = match control.send_bytes(&request, &borrowed) {
+                Ok(()) => control.receive_message::<Message>().await,
+                Err(error) => Err(error),
+            };
+            // Whatever went wrong, an answer may still come and must not be taken for another's.
+            answer.inspect_err(|_| nursery.gone.store(true, Ordering::Release)).map_err(Error::Gone)
+        });
+        let (message, answer) = asked.await.map_err(|error| Error::Gone(io::Error::other(error)))??;
         if let Some(error) = message.error {
             return Err(Error::Failed(error));
         }
-        answer
-            .descriptors
-            .try_into()
-            .map_err(|_| Error::Failed("the nursery sent other descriptors than expected".to_owned()))
+        let unexpected = |_| Error::Failed("the nursery sent other descriptors than expected".to_owned());
+        answer.descriptors.try_into().map_err(unexpected)
     }
 }

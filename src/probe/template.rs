@@ -152,7 +152,7 @@ impl Templates {
     }
 
     /// The template for this key, started if there is none, replaced if its packages changed on disk.
-    pub async fn get(&self, key: &Key, nursery: Option<&Nursery>) -> Result<Arc<Template>, Error> {
+    pub async fn get(&self, key: &Key, nursery: Option<&Arc<Nursery>>) -> Result<Arc<Template>, Error> {
         let fingerprint = fingerprint(key);
         let cell = {
             let mut slots = self.slots.lock().expect("no panic while locked");
@@ -246,7 +246,7 @@ struct ForkRequest<'a> {
 }
 
 impl Template {
-    async fn start(key: &Key, program: BorrowedFd<'_>, nursery: Option<&Nursery>) -> Result<Arc<Self>, Error> {
+    async fn start(key: &Key, program: BorrowedFd<'_>, nursery: Option<&Arc<Nursery>>) -> Result<Arc<Self>, Error> {
         let start = |source| Error::Start { executable: key.executable.clone(), source };
         let (control, theirs) = Control::pair().map_err(start)?;
         let (log, log_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| start(e.into()))?;
@@ -335,10 +335,6 @@ impl Template {
             .send(&ForkRequest { op: "fork", fork, confine }, descriptors)
             .map_err(|error| Error::Fork { executable: self.executable.clone(), message: error.to_string() })?;
         Ok(receiver)
-    }
-
-    pub fn executable(&self) -> &Path {
-        &self.executable
     }
 }
 

@@ -79,6 +79,8 @@ impl Interpreter {
 #[derive(Debug, Default)]
 pub struct Interpreters {
     known: Mutex<HashMap<(PathBuf, u64, u64, i64), Interpreter>>,
+    /// One is asked at a time: many sessions opened at once want the same answer.
+    asking: tokio::sync::Mutex<()>,
 }
 
 impl Interpreters {
@@ -128,8 +130,13 @@ impl Interpreters {
             return Err(Error::NotExecutable { path: path.to_owned() });
         }
         let key = (path.to_owned(), metadata.dev(), metadata.ino(), metadata.ctime());
-        if let Some(known) = self.known.lock().expect("no panic while locked").get(&key) {
-            return Ok(known.clone());
+        let known = || self.known.lock().expect("no panic while locked").get(&key).cloned();
+        if let Some(known) = known() {
+            return Ok(known);
+        }
+        let _turn = self.asking.lock().await;
+        if let Some(known) = known() {
+            return Ok(known);
         }
         let interpreter = ask(path, cwd, env).await?;
         // A shim (pyenv, asdf) answers for another file, and for another one tomorrow.

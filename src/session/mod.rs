@@ -17,12 +17,13 @@ use std::{
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 pub use job::{Execution, Job, Jobs, Late, OnTimeout, Outcome, Variables};
 pub use report::{Display, Report, cut_middle, output_uri};
 
 use crate::{
-    caller::{Caller, DefaultSession, Scope},
+    caller::{self, Caller, DefaultSession, Scope},
     config::{Checkpoints, Config},
     journal::{EventKind, Journal},
     keeper::confine::Profile,
@@ -33,6 +34,7 @@ use crate::{
 
 const MAX_CODE_BYTES: usize = 32 << 20;
 const MAX_NAME_CHARS: usize = 64;
+const MAX_ENV_BYTES: usize = 512 << 10;
 /// How many closed sessions are remembered, to tell an expired handle from a wrong one.
 const REMEMBERED: usize = 500;
 /// A session nobody named and nobody will ask for again, made by a stateless call.
@@ -77,6 +79,21 @@ pub enum Error {
 }
 
 impl Error {
+    /// The message with its causes.
+    pub fn message(&self) -> String {
+        let mut message = self.to_string();
+        let mut source = std::error::Error::source(self);
+        while let Some(cause) = source {
+            let text = cause.to_string();
+            if !message.contains(&text) {
+                message.push_str(": ");
+                message.push_str(&text);
+            }
+            source = cause.source();
+        }
+        message
+    }
+
     /// A word for programs.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -256,10 +273,14 @@ pub(crate) enum Command {
         mode: RestartMode,
         answer: oneshot::Sender<Result<Vec<String>, Error>>,
     },
-    Close {
-        reason: String,
-        answer: oneshot::Sender<()>,
-    },
+}
+
+/// How a session is told to end, whatever it is in the middle of, and tells that it has.
+#[derive(Debug, Default)]
+pub(crate) struct Ending {
+    reason: std::sync::OnceLock<String>,
+    closing: CancellationToken,
+    closed: CancellationToken,
 }
 
 /// A handle to one session.
@@ -268,6 +289,7 @@ pub struct Session {
     pub info: Arc<Info>,
     live: Arc<Mutex<Live>>,
     commands: mpsc::Sender<Command>,
+    ending: Arc<Ending>,
 }
 
 impl Session {
@@ -322,11 +344,15 @@ impl Session {
     }
 
     async fn close(&self, reason: &str) {
-        let (answer, closed) = oneshot::channel();
-        if self.commands.send(Command::Close { reason: reason.to_owned(), answer }).await.is_ok() {
-            // The task answers when nothing is left of the session, or is gone itself.
-            let _closed = closed.await;
-        }
+        // Whoever closes it first says why.
+        let _already = self.ending.reason.set(reason.to_owned());
+        self.ending.closing.cancel();
+        self.ending.closed.cancelled().await;
+    }
+
+    /// Its task is gone though nobody closed it: a bug, which must not leave a name that leads nowhere.
+    fn is_lost(&self) -> bool {
+        self.ending.closed.is_cancelled()
     }
 
     pub fn status(&self) -> Status {
@@ -340,7 +366,7 @@ impl Session {
             python: self.info.interpreter.version.clone(),
             executable: self.info.interpreter.executable.display().to_string(),
             sandbox: self.info.profile.name().to_owned(),
-            cwd: self.info.cwd.display().to_string(),
+            cwd: self.info.profile.working_directory().unwrap_or(&self.info.cwd).display().to_string(),
             client: self.info.client.clone(),
             description: self.info.description.clone(),
             opened_at: self.info.opened_at.to_string(),
@@ -437,6 +463,7 @@ impl Sessions {
     /// The session a caller names, by name or handle.
     pub fn find(&self, caller: &Caller, target: &str) -> Result<Session, Error> {
         let wanted = target.strip_prefix("session:").unwrap_or(target);
+        self.forget_lost();
         let registry = self.registry.lock().expect("no panic while locked");
         let mine = || registry.open.values().filter(|session| *session.info.owner == *caller.owner);
         if let Some(session) = mine().find(|session| &*session.info.name == wanted || &*session.info.handle == wanted) {
@@ -473,6 +500,7 @@ impl Sessions {
         let key = (caller.owner.clone(), caller.default_session.clone());
         let slot = self.defaults.lock().expect("no panic while locked").entry(key).or_default().clone();
         let mut slot = slot.lock().await;
+        self.forget_lost();
         if let Some(handle) = &*slot
             && let Some(session) = self.registry.lock().expect("no panic while locked").open.get(handle)
         {
@@ -517,8 +545,14 @@ impl Sessions {
         if let Some(module) = options.preload.iter().find(|module| !is_module_name(module)) {
             return Err(Error::BadArgument(format!("`{module}` in `preload` is not the name of a module")));
         }
-        let mut env = (*caller.env).clone();
+        // What the caller's environment holds is none of a confined session's business.
+        let lookup = caller.env.iter().chain(&options.env).map(|(name, value)| (name.clone(), value.clone())).collect();
+        let mut env =
+            if profile.is_confined() { caller::plain_environment("/tmp", "pylair") } else { (*caller.env).clone() };
         env.extend(options.env);
+        if env.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() > MAX_ENV_BYTES {
+            return Err(Error::BadArgument(format!("the environment is over the limit of {MAX_ENV_BYTES} bytes")));
+        }
         let bad =
             |(name, value): (&String, &String)| name.is_empty() || name.contains(['=', '\0']) || value.contains('\0');
         if let Some((name, _)) = env.iter().find(|pair| bad(*pair)) {
@@ -529,7 +563,7 @@ impl Sessions {
             .interpreters
             .resolve(options.python.as_deref(), self.parts.python.as_deref(), &cwd, &env)
             .await?;
-        let base = self.base_of(&interpreter, &cwd, &env).await;
+        let base = self.base_of(&interpreter, &cwd, &lookup).await;
         let handle: Arc<str> = new_handle().into();
         let name: Arc<str> = match options.name {
             Some(name) => name.into(),
@@ -596,6 +630,18 @@ impl Sessions {
         let session = self.find(caller, target)?;
         self.end(&session, "somebody closed it").await;
         Ok(session)
+    }
+
+    fn forget_lost(&self) {
+        let mut registry = self.registry.lock().expect("no panic while locked");
+        let Registry { open, closed, .. } = &mut *registry;
+        open.retain(|_, session| {
+            if session.is_lost() {
+                let reason = "it failed inside pylair, see the daemon's log".to_owned();
+                closed.push_back(ClosedSession { info: session.info.clone(), reason });
+            }
+            !session.is_lost()
+        });
     }
 
     /// Stateless callers do not close what they opened: near the limit the one unused for longest makes room.

@@ -7,10 +7,10 @@ use std::{
 };
 
 use jiff::Timestamp;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use super::{
-    Command, Error, Info, Live, Parts, RestartMode, Session, State,
+    Command, Ending, Error, Info, Live, Parts, RestartMode, Session, State, cut_middle,
     job::{Execution, Job, Late, OnTimeout, Outcome, Variables},
 };
 use crate::{
@@ -26,7 +26,9 @@ use crate::{
 
 /// How long a session must be idle after a cell before a checkpoint is made: longer than a caller that goes on at once.
 const CHECKPOINT_GAP: Duration = Duration::from_millis(4);
-const CHECKPOINT_TIMEOUT: Duration = Duration::from_secs(30);
+const CHECKPOINT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a worker that was told to get on with a checkpoint has for it.
+const HURRY_GRACE: Duration = Duration::from_secs(2);
 /// `start` runs the user's `site` and `.pth` files, which may be slow.
 const START_TIMEOUT: Duration = Duration::from_mins(1);
 const STARTUP_CODE_TIMEOUT: Duration = Duration::from_mins(5);
@@ -38,9 +40,16 @@ const FORCE_TIMES: u8 = 3;
 /// Output events in the journal are for following along; the whole is in the output file.
 const MAX_JOURNAL_OUTPUT_BYTES: usize = 64 << 10;
 
+/// How many events of a link are handled before others get their turn.
+const EVENTS_IN_A_ROW: u32 = 16;
+/// Results are shown in a third of the longest answer; more is not kept.
+const MAX_RESULT_CHARS: usize = 350_000;
+const KEPT_NOTE: &str = "what the cell had done until then was kept";
+
 /// Opens the worker and starts the task.
 pub(super) async fn start(info: Arc<Info>, parts: Arc<Parts>) -> Result<Session, Error> {
     let (commands, receiver) = mpsc::channel(32);
+    let ending = Arc::new(Ending::default());
     let live = Arc::new(Mutex::new(Live {
         state: State::Idle,
         cell: 0,
@@ -65,10 +74,12 @@ pub(super) async fn start(info: Arc<Info>, parts: Arc<Parts>) -> Result<Session,
         making: None,
         checkpoint_due: None,
         journaled_output: 0,
+        checkpoints_given_up: false,
+        ending: ending.clone(),
     };
     task.open_worker().await?;
     tokio::spawn(task.run(receiver));
-    Ok(Session { info, live, commands })
+    Ok(Session { info, live, commands, ending })
 }
 
 /// Why a cell is being stopped.
@@ -105,6 +116,8 @@ struct Running {
 }
 
 struct Making {
+    /// How often the worker was told to get on with it.
+    hurried: u8,
     request: u64,
     id: String,
     cell: u64,
@@ -132,11 +145,18 @@ struct Task {
     making: Option<Making>,
     checkpoint_due: Option<Instant>,
     journaled_output: usize,
+    /// A checkpoint hung in the user's own fork hooks; none is asked for again.
+    checkpoints_given_up: bool,
+    ending: Arc<Ending>,
 }
 
 impl Task {
     async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
-        let (reason, closed) = loop {
+        // Told also when this task panics, so that nobody waits for the end of what has ended.
+        let _closed = self.ending.closed.clone().drop_guard();
+        let closing = self.ending.closing.clone();
+        let mut events = 0_u32;
+        loop {
             let wake = self.next_wake();
             let timer = async {
                 match wake {
@@ -150,19 +170,27 @@ impl Task {
                     None => std::future::pending().await,
                 }
             };
+            // The link comes last: a worker that prints without end is always ready, and must not keep callers and clocks waiting.
             tokio::select! {
                 biased;
-                event = link_event => self.on_link_event(event).await,
+                () = closing.cancelled() => break,
                 // While the worker makes a checkpoint, a caller waits the millisecond it takes.
                 command = commands.recv(), if self.making.is_none() => match command {
-                    Some(Command::Close { reason, answer }) => break (reason, Some(answer)),
                     Some(command) => self.on_command(command).await,
-                    None => break ("the daemon let go of it".to_owned(), None),
+                    None => break,
                 },
                 () = timer => self.on_timer().await,
+                event = link_event => {
+                    self.on_link_event(event).await;
+                    events += 1;
+                    // Nor other sessions: reading a ready descriptor never gives up the thread by itself.
+                    if events % EVENTS_IN_A_ROW == 0 {
+                        tokio::task::yield_now().await;
+                    }
+                }
             }
-        };
-        self.end(reason, closed).await;
+        }
+        self.end().await;
     }
 
     fn next_wake(&self) -> Option<Instant> {
@@ -195,16 +223,13 @@ impl Task {
                 };
                 let _unheard = answer.send(result);
             }
-            Command::Close { .. } => unreachable!("handled by the loop"),
         }
     }
 
     async fn on_timer(&mut self) {
         let now = Instant::now();
         if self.making.as_ref().is_some_and(|making| making.until <= now) {
-            self.making = None;
-            let reason = "the worker did not answer when asked for a checkpoint and was killed";
-            self.kill_and_recover(reason).await;
+            self.hurry_checkpoint().await;
         }
         if self.checkpoint_due.is_some_and(|due| due <= now) {
             self.checkpoint_due = None;
@@ -234,7 +259,7 @@ impl Task {
                     tracing::warn!(session = %self.info.name, id = reply.id, "a worker answered what nobody asked");
                 }
             }
-            LinkEvent::Died { garbage } => self.on_death(garbage).await,
+            LinkEvent::Died { why } => self.on_death(why).await,
         }
     }
 }
@@ -270,6 +295,8 @@ impl Task {
             // It died a moment ago; its death is the next event and will be told as the end of this cell.
             Err(link::Error::Unreachable { message }) => {
                 tracing::debug!(message, "a worker was gone when a cell came");
+                // One that is there but does not read holds half a request and is of no use any more.
+                link.kill();
                 u64::MAX
             }
             Err(error) => return Err(error.into()),
@@ -284,7 +311,8 @@ impl Task {
         self.running = Some(Running {
             job: job.clone(),
             request,
-            deadline: timeout.map(|timeout| Instant::now() + timeout),
+            // A deadline past the end of time is none.
+            deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
             timeout,
             on_timeout,
             ladder: None,
@@ -357,10 +385,19 @@ impl Task {
         if let Some(ladder) = &running.ladder {
             notes.extend(stop_notes(outcome, ladder, &running));
         }
+        let whole = if blob.is_empty() { reply.result } else { Some(String::from_utf8_lossy(&blob).into_owned()) };
+        let mut result_chars = reply.result_chars;
+        let result = whole.map(|whole| {
+            let (result, was_cut) = cut_middle(&whole, MAX_RESULT_CHARS);
+            if was_cut && result_chars.is_none() {
+                result_chars = Some(whole.chars().count() as u64);
+            }
+            result
+        });
         let mut execution = Execution {
             outcome,
-            result: if blob.is_empty() { reply.result } else { Some(String::from_utf8_lossy(&blob).into_owned()) },
-            result_chars: reply.result_chars,
+            result,
+            result_chars,
             error,
             variables: Variables { new: reply.new, changed: reply.changed, removed: reply.removed },
             duration: Duration::from_micros(reply.duration_us),
@@ -368,12 +405,19 @@ impl Task {
             rss_mb: self.link.as_ref().and_then(Link::resident_mb),
             notes,
         };
-        if outcome == Outcome::TimedOut && running.on_timeout == OnTimeout::Rollback {
-            let (notes, variables) = self.recover("the cell ran out of time", running.job.cell).await;
-            execution.notes.extend(notes);
-            if variables {
-                execution.variables = Variables::default();
+        if outcome == Outcome::TimedOut {
+            match (running.on_timeout, &self.checkpoint) {
+                (OnTimeout::Rollback, Some(_)) => {
+                    execution.notes.extend(self.recover("the cell ran out of time", running.job.cell).await);
+                    execution.variables = Variables::default();
+                }
+                (OnTimeout::Rollback, None) => execution.notes.push(
+                    "there is no checkpoint to roll back to: what the cell had done until then was kept".to_owned(),
+                ),
+                (OnTimeout::Keep, _) => execution.notes.push(KEPT_NOTE.to_owned()),
             }
+        } else if outcome == Outcome::Interrupted {
+            execution.notes.push(KEPT_NOTE.to_owned());
         }
         self.finish(&running.job, execution);
         if self.link.is_some() && self.parts.checkpoints == Checkpoints::Auto {
@@ -383,7 +427,7 @@ impl Task {
 
     fn finish(&mut self, job: &Arc<Job>, mut execution: Execution) {
         let printed = job.capture.finish();
-        if printed.truncated {
+        if printed.truncated && printed.spool_error.is_none() {
             execution.notes.push(
                 "the output was longer than max_output_mb allows; the rest of it was not kept on disk".to_owned(),
             );
@@ -496,9 +540,6 @@ fn stop_notes(outcome: Outcome, ladder: &Ladder, running: &Running) -> Vec<Strin
     if let Some(place) = stuck_place(&ladder.stacks) {
         notes.push(format!("it was at {place}"));
     }
-    if matches!(outcome, Outcome::TimedOut | Outcome::Interrupted) && ladder.step != Step::Kill {
-        notes.push("what the cell had done until then was kept".to_owned());
-    }
     notes
 }
 
@@ -538,7 +579,7 @@ fn stuck_place(stacks: &str) -> Option<String> {
 impl Task {
     async fn ask_for_checkpoint(&mut self) {
         let Some(link) = &mut self.link else { return };
-        if self.running.is_some() || self.making.is_some() {
+        if self.running.is_some() || self.making.is_some() || self.checkpoints_given_up {
             return;
         }
         let cell = self.cell;
@@ -546,12 +587,36 @@ impl Task {
         if self.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.cell == cell) {
             return;
         }
-        match link.request(Op::Checkpoint { checkpoint: id.clone() }, &[]).await {
+        match link.request_checkpoint(&id).await {
             Ok(request) => {
-                self.making = Some(Making { request, id, cell, until: Instant::now() + CHECKPOINT_TIMEOUT });
+                self.making =
+                    Some(Making { hurried: 0, request, id, cell, until: Instant::now() + CHECKPOINT_TIMEOUT });
             }
             Err(error) => tracing::debug!(%error, "a checkpoint could not be asked for"),
         }
+    }
+
+    /// A fork that does not come back hangs in hooks of the user's own, which can be interrupted like a cell.
+    async fn hurry_checkpoint(&mut self) {
+        let (Some(making), Some(link)) = (&mut self.making, &mut self.link) else { return };
+        if !self.checkpoints_given_up {
+            self.checkpoints_given_up = true;
+            self.pending_notes.push(
+                "a checkpoint did not come to an end, a function registered to run at a fork may hang; no more are made"
+                    .to_owned(),
+            );
+        }
+        match making.hurried {
+            0 => link.interrupt(),
+            1 | 2 => link.force(),
+            _ => {
+                self.making = None;
+                self.kill_and_recover("the worker hung while it made a checkpoint and was killed").await;
+                return;
+            }
+        }
+        making.hurried += 1;
+        making.until = Instant::now() + HURRY_GRACE;
     }
 
     async fn on_checkpoint_done(&mut self, reply: &Reply) {
@@ -617,6 +682,7 @@ impl Task {
             self.close_link().await;
             return Err(link::Error::Start { message: refused }.into());
         }
+        self.pending_notes.extend(reply.notes);
         if let Some(startup) = &info.startup {
             let ran = self.ask_and_wait(Op::Execute { cell: 0 }, startup.as_bytes(), STARTUP_CODE_TIMEOUT).await;
             let reply = self.unless_failed(ran).await?;
@@ -666,7 +732,12 @@ impl Task {
         let until = Instant::now() + limit;
         loop {
             let link = self.link.as_mut().ok_or(Error::Gone)?;
-            match tokio::time::timeout_at(until.into(), link.next()).await {
+            let event = tokio::select! {
+                biased;
+                () = self.ending.closing.cancelled() => return Err(Error::Gone),
+                event = tokio::time::timeout_at(until.into(), link.next()) => event,
+            };
+            match event {
                 Err(_) => return Err(died(format!("it was not ready after {} s", limit.as_secs()))),
                 Ok(LinkEvent::Reply(reply, _)) if reply.ev == Event::Done && reply.id == request => {
                     self.drain_output();
@@ -674,7 +745,7 @@ impl Task {
                 }
                 Ok(LinkEvent::Reply(..)) => {}
                 Ok(LinkEvent::Output(stream, count)) => self.on_output(stream, count),
-                Ok(LinkEvent::Died { garbage }) => {
+                Ok(LinkEvent::Died { why }) => {
                     let status = match &mut self.link {
                         Some(link) => link.exit_status().await,
                         None => None,
@@ -682,13 +753,13 @@ impl Task {
                     self.drain_output();
                     let tail =
                         self.late.take().map(|late| late.capture.snapshot(2000, None).merged.text).unwrap_or_default();
-                    return Err(died(death_message(status, garbage.as_deref(), tail.trim())));
+                    return Err(died(death_message(status, why.as_deref(), tail.trim())));
                 }
             }
         }
     }
 
-    async fn on_death(&mut self, garbage: Option<String>) {
+    async fn on_death(&mut self, why: Option<String>) {
         self.making = None;
         self.checkpoint_due = None;
         let status = match &mut self.link {
@@ -697,14 +768,14 @@ impl Task {
         };
         self.drain_output();
         let Some(running) = self.running.take() else {
-            let what = death_message(status, garbage.as_deref(), "");
-            let (notes, _) = self.recover(&format!("between cells: {what}"), self.cell + 1).await;
+            let what = death_message(status, why.as_deref(), "");
+            let notes = self.recover(&format!("between cells: {what}"), self.cell + 1).await;
             self.pending_notes.push(format!("after cell {} {what}", self.cell));
             self.pending_notes.extend(notes);
             return;
         };
         let stderr = running.job.capture.snapshot(2000, None).stderr.text;
-        let message = death_message(status, garbage.as_deref(), stderr.trim());
+        let message = death_message(status, why.as_deref(), stderr.trim());
         let killed_by_us = running.ladder.as_ref().filter(|ladder| ladder.step == Step::Kill);
         let outcome = match killed_by_us.map(|ladder| ladder.cause) {
             Some(Cause::Timeout) => Outcome::TimedOut,
@@ -722,10 +793,9 @@ impl Task {
             notes.extend(stop_notes(outcome, ladder, &running));
         }
         if killed_by_us.is_some() {
-            notes.push("it could not be interrupted (it was inside C code) and its worker was killed".to_owned());
+            notes.push("it did not react to interrupts (code in C does not) and its worker was killed".to_owned());
         }
-        let (recovered, _) = self.recover("its worker ended", running.job.cell).await;
-        notes.extend(recovered);
+        notes.extend(self.recover("its worker ended", running.job.cell).await);
         let execution = Execution {
             outcome,
             result: None,
@@ -748,9 +818,8 @@ impl Task {
         }
     }
 
-    /// Brings the session back: to its newest checkpoint, else to a new worker. Returns what the caller must know, and
-    /// whether variables changed under the cell.
-    async fn recover(&mut self, reason: &str, before_cell: u64) -> (Vec<String>, bool) {
+    /// Brings the session back: to its newest checkpoint, else to a new worker. Returns what the caller must know.
+    async fn recover(&mut self, reason: &str, before_cell: u64) -> Vec<String> {
         if let (Some(checkpoint), Some(link)) = (self.checkpoint.take(), &mut self.link) {
             match link.roll_back(&checkpoint.id).await {
                 Ok(restored) => {
@@ -765,7 +834,7 @@ impl Task {
                         &self.info.handle,
                         EventKind::SessionRolledBack { checkpoint_cell: checkpoint.cell, reason: reason.to_owned() },
                     );
-                    return (rollback_notes(&checkpoint, before_cell, &restored), true);
+                    return rollback_notes(&checkpoint, before_cell, &restored);
                 }
                 Err(error) => tracing::warn!(%error, session = %self.info.name, "a rollback failed"),
             }
@@ -791,14 +860,14 @@ impl Task {
             &self.info.handle,
             EventKind::SessionRestarted { reason: reason.to_owned() },
         );
-        (notes, true)
+        notes
     }
 
     async fn kill_and_recover(&mut self, reason: &str) {
         if let Some(link) = &self.link {
             link.kill();
         }
-        let (notes, _) = self.recover(reason, self.cell + 1).await;
+        let notes = self.recover(reason, self.cell + 1).await;
         self.pending_notes.push(reason.to_owned());
         self.pending_notes.extend(notes);
     }
@@ -856,7 +925,8 @@ impl Task {
         Ok(vec!["all variables are gone; imported modules stay loaded".to_owned()])
     }
 
-    async fn end(mut self, reason: String, closed: Option<oneshot::Sender<()>>) {
+    async fn end(mut self) {
+        let reason = self.ending.reason.get().cloned().unwrap_or_else(|| "the daemon let go of it".to_owned());
         if let Some(running) = self.running.take() {
             self.drain_output();
             let execution = Execution {
@@ -874,10 +944,6 @@ impl Task {
         }
         self.close_link().await;
         self.parts.journal.record(&self.info.owner, &self.info.handle, EventKind::SessionClosed { reason });
-        if let Some(closed) = closed {
-            // Whoever closed it may not have waited.
-            let _unheard = closed.send(());
-        }
     }
 }
 
@@ -903,9 +969,9 @@ fn rollback_notes(checkpoint: &Checkpoint, before_cell: u64, restored: &link::Re
     notes
 }
 
-fn death_message(status: Option<i32>, garbage: Option<&str>, tail: &str) -> String {
-    let mut message = match (garbage, status.map(describe_exit)) {
-        (Some(garbage), _) => format!("the worker was killed because it broke the wire: {garbage}"),
+fn death_message(status: Option<i32>, why: Option<&str>, tail: &str) -> String {
+    let mut message = match (why, status.map(describe_exit)) {
+        (Some(why), _) => format!("the worker was killed because {why}"),
         (None, Some((Some(code), _))) => format!("the worker exited with code {code}"),
         (None, Some((_, Some(signal)))) => format!("the worker was killed by {signal}"),
         _ => "the worker ended and nobody saw how".to_owned(),

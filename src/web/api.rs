@@ -65,8 +65,7 @@ impl From<session::Error> for ApiError {
             "not_allowed" => StatusCode::FORBIDDEN,
             _ => StatusCode::UNPROCESSABLE_ENTITY,
         };
-        let tool: crate::mcp::tools::ToolError = error.into();
-        Self(status, Failure { kind: tool.kind.to_owned(), message: tool.message, hint: tool.hint })
+        Self(status, Failure { kind: error.kind().to_owned(), message: error.message(), hint: error.hint() })
     }
 }
 

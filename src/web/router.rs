@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::{
     Router,
     extract::{ConnectInfo, Request, State, connect_info::Connected},
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, Method, StatusCode, header},
     middleware::Next,
     response::{IntoResponse, Response},
     serve::IncomingStream,
@@ -80,18 +80,19 @@ pub struct Door {
     pub token: Arc<str>,
     pub allowed_hosts: Arc<[String]>,
     pub allowed_origins: Arc<[String]>,
+    pub readonly: bool,
 }
 
 impl Door {
     /// The door on this address: loopback names with its port, and no browser origin but its own.
-    pub fn new(token: String, host: &str, port: u16) -> Self {
+    pub fn new(token: String, host: &str, port: u16, readonly: bool) -> Self {
         let mut names = vec!["127.0.0.1".to_owned(), "localhost".to_owned(), "[::1]".to_owned()];
         if !names.iter().any(|name| name == host) {
             names.push(host.to_owned());
         }
         let allowed_hosts = names.iter().map(|name| format!("{name}:{port}")).collect();
         let allowed_origins = names.iter().map(|name| format!("http://{name}:{port}")).collect();
-        Self { token: token.into(), allowed_hosts, allowed_origins }
+        Self { token: token.into(), allowed_hosts, allowed_origins, readonly }
     }
 
     /// Why this request is refused, if it is.
@@ -127,6 +128,15 @@ pub fn tcp(daemon: &Arc<Daemon>, door: Door, selection: Selection) -> Router {
             }
             return response;
         }
+        // Whatever changes something is a POST; `/mcp` chooses its tools itself.
+        if door.readonly && request.method() != Method::GET && request.uri().path().starts_with("/api/") {
+            let failure = api::Failure {
+                kind: "not_allowed".to_owned(),
+                message: "this server was started to serve only what changes nothing".to_owned(),
+                hint: "start it without --readonly and with the toolset `run`".to_owned(),
+            };
+            return (StatusCode::FORBIDDEN, axum::Json(failure)).into_response();
+        }
         request.extensions_mut().insert(Entrance::Tcp);
         next.run(request).await
     }
@@ -151,7 +161,7 @@ mod tests {
 
     #[test]
     fn only_our_host_our_origin_and_the_token_come_in() {
-        let door = Door::new("secret".to_owned(), "127.0.0.1", 7420);
+        let door = Door::new("secret".to_owned(), "127.0.0.1", 7420, false);
         let check = |pairs: &[(&'static str, &'static str)]| {
             let headers = pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
             door.refusal(&headers).map_or(200, |(status, _)| status.as_u16())

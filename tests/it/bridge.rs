@@ -63,7 +63,7 @@ fn a_daemon_killed_mid_call_is_told_and_the_next_call_works() {
     assert_eq!(error["data"]["kind"], "daemon_died", "{error}");
     let report = client.execute("'x' in globals()");
     assert_eq!(report["result"], "False");
-    let told = "the pylair daemon died and was started again: all sessions and their variables are gone";
+    let told = "the pylair daemon died and a new one was started: all sessions and their variables are gone";
     assert_eq!(report["notes"], json!([told]));
     assert_eq!(client.execute("1")["notes"], json!([]), "it is told once");
     for process in processes.iter().filter(|process| process.pid != client.pid()) {
@@ -98,6 +98,22 @@ fn a_client_that_leaves_mid_cell_leaves_a_job_behind() {
     let job = only_job(&mut client);
     let report = client.data("get_job", &json!({"job": job, "wait_s": 0, "output": "json"}));
     assert_eq!((report["outcome"].as_str(), report["stdout"].as_str()), (Some("running"), Some("waiting\n")));
+    let report = client.data("get_job", &json!({"job": job, "cancel": true, "output": "json"}));
+    assert_eq!(report["outcome"], "interrupted");
+}
+
+#[test]
+fn a_cell_whose_bridge_is_killed_goes_on_as_a_job() {
+    let home = Home::new();
+    let mut client = home.initialized_client();
+    begin_endless_cell(&mut client);
+    kill(client.pid(), Signal::KILL);
+    assert_eq!(client.next(), None);
+    client.close();
+    let mut client = home.initialized_client();
+    let job = only_job(&mut client);
+    let report = client.data("get_job", &json!({"job": job, "wait_s": 0, "output": "json"}));
+    assert_eq!(report["outcome"], "running");
     let report = client.data("get_job", &json!({"job": job, "cancel": true, "output": "json"}));
     assert_eq!(report["outcome"], "interrupted");
 }

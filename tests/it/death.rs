@@ -1,6 +1,6 @@
 //! Workers that die, lie or are killed: one honest answer, the session comes back, the others notice nothing.
 
-use pylair::session::{Outcome, State};
+use pylair::session::{OnTimeout, Outcome, State};
 use rustix::process::Signal;
 
 use crate::support::{Watched, kill, on_newest_python, parent_of, with_settings};
@@ -134,12 +134,74 @@ fn a_killed_keeper_takes_its_session_along_and_it_comes_back() {
         kill(parent_of(worker.pid), Signal::KILL);
         let report = crate::support::report(&job).await;
         assert_eq!(report.outcome, Outcome::Died, "{report:#?}");
-        assert!(report.error.is_some_and(|error| error.message.contains("its keeper was killed")));
+        assert!(report.error.is_some_and(|error| error.message.contains("its keeper was gone")));
         assert_eq!(report.notes, ["the session was restarted: all variables are gone"], "copies went with it");
         worker.assert_ends();
         child.assert_ends();
         assert_eq!(session.value("1 + 1").await, "2");
         assert_eq!(session.session.status().state, State::Idle);
         assert_eq!(bystander.value("here").await, "1");
+    });
+}
+
+#[test]
+fn a_child_that_comes_to_the_end_of_its_cell_is_no_second_worker() {
+    on_newest_python(async |core| {
+        let session = core.session().await;
+        for _ in 0..5 {
+            let code = "import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)";
+            assert_eq!(session.run(code).await.outcome, Outcome::Ok);
+            assert_eq!(session.value("pid > 0").await, "True");
+        }
+    });
+}
+
+#[test]
+fn a_worker_that_prints_without_end_keeps_nobody_waiting() {
+    on_newest_python(async |core| {
+        let (flooding, other) = (core.session().await, core.session().await);
+        let limit = std::time::Duration::from_secs(1);
+        let flood = "import os\nwhile True: os.write(1, b'x' * 65536)";
+        let job = flooding.start_with(flood, Some(limit), OnTimeout::Keep).await.expect("it starts");
+        assert_eq!(other.value("1 + 1").await, "2");
+        assert!(job.execution().is_none(), "the other one did not wait for it");
+        assert_eq!(crate::support::report(&job).await.outcome, Outcome::TimedOut);
+    });
+}
+
+#[test]
+fn a_fork_hook_that_hangs_costs_the_checkpoints_and_not_the_variables() {
+    on_newest_python(async |core| {
+        let session = core.session().await;
+        let report = session.run("import os, time\nx = 1\nos.register_at_fork(before=lambda: time.sleep(1000))").await;
+        assert_eq!(report.outcome, Outcome::Ok);
+        core.wait_for_checkpoint(&session, 1).await;
+        let report = session.run("x").await;
+        assert_eq!(report.result.as_deref(), Some("1"));
+        assert!(report.notes.iter().any(|note| note.contains("no more are made")), "{:?}", report.notes);
+    });
+}
+
+#[test]
+fn a_timeout_past_the_end_of_time_is_none() {
+    on_newest_python(async |core| {
+        let session = core.session().await;
+        let report = session.run_limited("1", std::time::Duration::MAX, OnTimeout::Keep).await;
+        assert_eq!(report.outcome, Outcome::Ok);
+    });
+}
+
+#[test]
+fn a_stopped_keeper_is_ended_with_its_session() {
+    on_newest_python(async |core| {
+        let session = core.session().await;
+        let code = "import os, signal, subprocess\n\
+                    child = subprocess.Popen(['sleep', '1000'], start_new_session=True)\nchild.pid";
+        let child = Watched::new(session.value(code).await.parse().expect("a pid"));
+        let keeper = Watched::new(parent_of(session.pid()));
+        kill(keeper.pid, Signal::STOP);
+        core.close_session(&session).await;
+        keeper.assert_ends();
+        child.assert_ends();
     });
 }

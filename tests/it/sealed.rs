@@ -8,7 +8,10 @@ use crate::support::{Core, TestSession, on_newest_python, skip};
 
 /// A sealed session, unless this machine refuses to make one.
 async fn open_sealed(core: &Core, test: &str) -> Option<TestSession> {
-    let options = OpenOptions { sandbox: Some("sealed".to_owned()), ..OpenOptions::default() };
+    // The caller's environment stays outside; this one variable is how the test knows the processes again.
+    let (name, value) = core.home.marker();
+    let env = [(name.to_owned(), value.to_owned())].into();
+    let options = OpenOptions { sandbox: Some("sealed".to_owned()), env, ..OpenOptions::default() };
     match core.open_session(options).await {
         Ok(session) => Some(session),
         Err(error) if error.kind() == "sandbox_unavailable" => {
@@ -31,7 +34,11 @@ fn a_sealed_session_has_no_network_and_no_files_but_its_own() {
         let port = listener.local_addr().expect("it is bound").port();
         for (code, kinds) in [
             (format!("open({:?}).read()", secret.display().to_string()), &["FileNotFoundError", "PermissionError"][..]),
-            ("import os\nos.listdir(os.environ['HOME'])".to_owned(), &["FileNotFoundError", "PermissionError"]),
+            (
+                format!("import os\nos.listdir({:?})", core.home.work().display().to_string()),
+                &["FileNotFoundError", "PermissionError"],
+            ),
+            ("import os\nos.environ['PYLAIR_HOME']".to_owned(), &["KeyError"]),
             ("open('/etc/planted', 'w')".to_owned(), &["FileNotFoundError", "PermissionError", "OSError"]),
             (
                 format!("import socket\nsocket.create_connection(('127.0.0.1', {port}), 5)"),

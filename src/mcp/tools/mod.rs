@@ -52,6 +52,11 @@ impl Selection {
         Ok(Self { toolsets, readonly })
     }
 
+    /// Nothing that changes anything, through whichever route.
+    pub fn is_readonly(&self) -> bool {
+        self.readonly || !self.toolsets.contains(&Toolset::Run)
+    }
+
     fn includes(&self, tool: &Tool) -> bool {
         self.toolsets.contains(&tool.toolset) && (!self.readonly || tool.effect == Effect::Reads)
     }
@@ -94,17 +99,7 @@ pub struct ToolError {
 
 impl From<core::Error> for ToolError {
     fn from(error: core::Error) -> Self {
-        let mut message = error.to_string();
-        let mut source = std::error::Error::source(&error);
-        while let Some(cause) = source {
-            let cause_text = cause.to_string();
-            if !message.contains(&cause_text) {
-                message.push_str(": ");
-                message.push_str(&cause_text);
-            }
-            source = cause.source();
-        }
-        Self { kind: error.kind(), message, hint: error.hint() }
+        Self { kind: error.kind(), message: error.message(), hint: error.hint() }
     }
 }
 

@@ -66,6 +66,11 @@ impl Home {
         Self { path, program, env, abandoned: false }
     }
 
+    /// The variable that all processes of this home carry.
+    pub fn marker(&self) -> (&str, &str) {
+        (MARKER, &self.env[MARKER])
+    }
+
     /// A setting of the daemon, by its environment variable.
     #[must_use]
     pub fn set(mut self, key: &str, value: &str) -> Self {
