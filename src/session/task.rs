@@ -184,7 +184,7 @@ impl Task {
                     self.on_link_event(event).await;
                     events += 1;
                     // Nor other sessions: reading a ready descriptor never gives up the thread by itself.
-                    if events % EVENTS_IN_A_ROW == 0 {
+                    if events.is_multiple_of(EVENTS_IN_A_ROW) {
                         tokio::task::yield_now().await;
                     }
                 }

@@ -9,6 +9,7 @@
 //! the variable nothing runs. Arguments that name other tests than `conformance` skip it too, so that
 //! `cargo test NAME` stays quick.
 
+#![expect(clippy::print_stdout, reason = "a test without a harness reports by itself")]
 #![expect(deprecated, reason = "SEP-2577 deprecates sampling, roots and logging, and the suite tests them")]
 
 mod fixture;
