@@ -227,6 +227,7 @@ impl Daemon {
     /// Flushes the journal and ends every session. The doors are closed by now.
     pub async fn close(&self, reason: &str) {
         self.sessions.close_all(reason).await;
+        self.sessions.parts.probes.close().await;
         self.journal.record(&self.owner, &"daemon".into(), EventKind::DaemonStopped { reason: reason.to_owned() });
         if let Err(error) = self.journal.shutdown().await {
             tracing::warn!(%error, "the journal could not be closed");

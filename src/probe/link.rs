@@ -42,6 +42,8 @@ use crate::{
 const CHANNEL: u32 = 1;
 const READ_BYTES: usize = 64 << 10;
 const OUTPUT_PIPE_BYTES: usize = 256 << 10;
+/// How long after a session was opened the next spare worker is forked.
+const SPARE_DELAY: Duration = Duration::from_millis(15);
 /// How long a keeper may take to end what is below it.
 const CLOSE_GRACE: Duration = Duration::from_secs(5);
 const EXIT_STATUS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -70,7 +72,11 @@ pub struct Probes {
     program: std::path::PathBuf,
     pub templates: Templates,
     nursery: tokio::sync::Mutex<Option<Arc<Nursery>>>,
+    spares: Spares,
 }
+
+/// A worker per template that was forked ahead and waits for its `start`; `None` while it is being made.
+type Spares = Arc<Mutex<HashMap<Key, Option<Link>>>>;
 
 impl Probes {
     /// `program` is the pylair executable, for keepers and the nursery.
@@ -79,7 +85,47 @@ impl Probes {
             program: program.to_owned(),
             templates: Templates::new(program)?,
             nursery: tokio::sync::Mutex::default(),
+            spares: Spares::default(),
         })
+    }
+
+    /// The spare worker of a template, if it is there and alive.
+    fn take_spare(&self, key: &Key, template: &Arc<Template>) -> Option<Link> {
+        let mut spares = self.spares.lock().expect("no panic while locked");
+        // Those of templates that were let go would keep them alive.
+        spares.retain(|key, spare| spare.as_ref().is_none_or(|link| self.templates.is_current(key, &link.template)));
+        let spare = spares.get_mut(key)?.take_if(|link| Arc::ptr_eq(&link.template, template))?;
+        spares.remove(key);
+        spare.is_alive().then_some(spare)
+    }
+
+    /// Forks the next spare, a little later, so that it does not get in the way of the session that is starting.
+    fn make_spare(&self, key: Key, template: Arc<Template>) {
+        let spares = self.spares.clone();
+        if spares.lock().expect("no panic while locked").contains_key(&key) {
+            return;
+        }
+        spares.lock().expect("no panic while locked").insert(key.clone(), None);
+        tokio::spawn(async move {
+            tokio::time::sleep(SPARE_DELAY).await;
+            let spare = Link::fork(template, None, &[]).await;
+            let mut spares = spares.lock().expect("no panic while locked");
+            match spare {
+                // Nobody waits for it if the daemon has ended them all meanwhile.
+                Ok(link) if spares.contains_key(&key) => drop(spares.insert(key, Some(link))),
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::debug!(%error, "a spare worker could not be made");
+                    spares.remove(&key);
+                }
+            }
+        });
+    }
+
+    /// Ends what was made ahead.
+    pub async fn close(&self) {
+        let spares = std::mem::take(&mut *self.spares.lock().expect("no panic while locked"));
+        futures::future::join_all(spares.into_values().flatten().map(Link::close)).await;
     }
 
     /// The nursery, started if there is none or the last one is gone.
@@ -262,12 +308,18 @@ impl Link {
             None => None,
         };
         let template = probes.templates.get(&key, nursery.as_ref()).await?;
-        let result = match (&confinement, &nursery) {
-            (Some(confinement), Some(nursery)) => {
-                let keeper = nursery.keeper(&confinement.keeper_request()).await?;
-                Self::fork(template, Some((confinement, keeper)), start).await
-            }
-            _ => Self::fork(template, None, start).await,
+        let mut first = Vec::with_capacity(4096);
+        wire::encode(Request { ch: CHANNEL, id: Self::START, op: Op::Start(start), blob: 0 }, &[], &mut first);
+        let result = if let (Some(confinement), Some(nursery)) = (&confinement, &nursery) {
+            let keeper = nursery.keeper(&confinement.keeper_request()).await?;
+            Self::fork(template, Some((confinement, keeper)), &first).await
+        } else {
+            let link = match probes.take_spare(&key, &template) {
+                Some(spare) => spare.write(&first).await.map(|()| spare),
+                None => Self::fork(template.clone(), None, &first).await,
+            };
+            probes.make_spare(key.clone(), template);
+            link
         };
         if result.is_err() {
             // Whatever went wrong, the next session shall not meet the same template.
@@ -279,7 +331,7 @@ impl Link {
     async fn fork(
         template: Arc<Template>,
         confined: Option<(&Confinement, nursery::ConfinedKeeper)>,
-        start: Start,
+        first: &[u8],
     ) -> Result<Self, Error> {
         let pipe =
             || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| Error::Descriptors(e.into()));
@@ -325,10 +377,8 @@ impl Link {
         };
         drop((requests_end, replies_end, stdout_end, stderr_end, dump_end, control_end));
         // Before it is there to read it, so that nobody waits for the other: a round trip less. What does not fit follows.
-        let mut first = Vec::with_capacity(4096);
-        wire::encode(Request { ch: CHANNEL, id: Self::START, op: Op::Start(start), blob: 0 }, &[], &mut first);
         rustix::io::ioctl_fionbio(&requests, true).map_err(|e| Error::Descriptors(e.into()))?;
-        let written = rustix::io::write(&requests, &first).unwrap_or(0);
+        let written = if first.is_empty() { 0 } else { rustix::io::write(&requests, first).unwrap_or(0) };
         let start = |message: String| Error::Start { message };
         let hello = tokio::select! {
             hello = control.receive_message::<ControlMessage>() => hello,
@@ -373,6 +423,15 @@ impl Link {
         };
         link.write(&first[written..]).await?;
         Ok(link)
+    }
+
+    fn is_alive(&self) -> bool {
+        let mut poll = [
+            rustix::event::PollFd::new(self.worker.pidfd.get_ref(), rustix::event::PollFlags::IN),
+            rustix::event::PollFd::new(&self.keeper, rustix::event::PollFlags::empty()),
+        ];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        matches!(rustix::event::poll(&mut poll, Some(&now)), Ok(0))
     }
 
     /// The id of the `start` request every link begins with.

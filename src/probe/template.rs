@@ -177,6 +177,12 @@ impl Templates {
         cell.get_or_try_init(|| Template::start(key, self.program.as_fd(), nursery)).await.cloned()
     }
 
+    /// Whether this is still the template that sessions of this key are forked from.
+    pub fn is_current(&self, key: &Key, template: &Arc<Template>) -> bool {
+        let slots = self.slots.lock().expect("no panic while locked");
+        slots.get(key).and_then(|slot| slot.template.get()).is_some_and(|current| Arc::ptr_eq(current, template))
+    }
+
     /// Forgets a template that failed, so that the next session gets a new one.
     pub fn forget(&self, key: &Key) {
         self.slots.lock().expect("no panic while locked").remove(key);
