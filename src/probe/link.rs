@@ -12,18 +12,17 @@ use std::{
     },
     path::Path,
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use bytes::BytesMut;
 use rustix::{io::Errno, process::Signal};
-use tokio::{
-    io::unix::{AsyncFd, AsyncFdReadyGuard},
-    sync::Notify,
-};
+use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 
 use super::{
+    burst::Burst,
     control::{ANSWER_TIMEOUT, Control, Datagram},
+    exit::{Exits, send_signal},
     nursery::{self, Nursery},
     template::{self, Key, Template, Templates, Wanted},
     wire::{self, Op, Reply, Request, Start},
@@ -171,43 +170,6 @@ struct Worker {
     statm: std::fs::File,
 }
 
-/// Wait statuses of processes that somebody else reaps, by pid. Bounded: the newest are kept.
-#[derive(Debug, Default)]
-pub struct Exits {
-    statuses: Mutex<VecDeque<(i32, i32)>>,
-    changed: Notify,
-}
-
-impl Exits {
-    const KEPT: usize = 256;
-
-    pub fn record(&self, pid: i32, status: i32) {
-        let mut statuses = self.statuses.lock().expect("no panic while locked");
-        statuses.push_back((pid, status));
-        if statuses.len() > Self::KEPT {
-            statuses.pop_front();
-        }
-        drop(statuses);
-        self.changed.notify_waiters();
-    }
-
-    fn take(&self, pid: i32) -> Option<i32> {
-        let mut statuses = self.statuses.lock().expect("no panic while locked");
-        let position = statuses.iter().position(|(known, _)| *known == pid)?;
-        statuses.remove(position).map(|(_, status)| status)
-    }
-
-    async fn wait(&self, pid: i32) -> i32 {
-        loop {
-            let changed = self.changed.notified();
-            if let Some(status) = self.take(pid) {
-                return status;
-            }
-            changed.await;
-        }
-    }
-}
-
 /// What the worker was sent back to, and what of it could not be brought back.
 #[derive(Debug)]
 pub struct Restored {
@@ -240,41 +202,6 @@ pub struct Link {
     dead: bool,
     open: Open,
     burst: Burst,
-}
-
-/// A stream that is being written line by line, fast. Each write into an empty pipe wakes us, which costs the writer more than
-/// the write: letting the pipe fill for a moment makes a program that prints in a loop twice as fast.
-#[derive(Debug)]
-struct Burst {
-    stream: Stream,
-    reads: u32,
-    last: Instant,
-    pause_until: Option<Instant>,
-}
-
-impl Burst {
-    const READS: u32 = 16;
-    const GAP: Duration = Duration::from_millis(3);
-    const PAUSE: Duration = Duration::from_millis(1);
-
-    fn new() -> Self {
-        Self { stream: Stream::Stdout, reads: 0, last: Instant::now(), pause_until: None }
-    }
-
-    fn note(&mut self, stream: Stream, count: usize) {
-        let now = Instant::now();
-        // A worker that switches streams waits for us to read, and must not wait long.
-        if stream == self.stream && now.duration_since(self.last) < Self::GAP {
-            self.reads = self.reads.saturating_add(1);
-        } else {
-            self.reads = 0;
-        }
-        self.stream = stream;
-        self.last = now;
-        if self.reads >= Self::READS && count < READ_BYTES {
-            self.pause_until = Some(now + Self::PAUSE);
-        }
-    }
 }
 
 /// Which pipes have not ended. One that has is ready for ever, so it must not be waited on again.
@@ -517,13 +444,13 @@ impl Link {
                 () = pause => self.burst.pause_until = None,
                 ready = self.stdout.readable(), if self.open.stdout && reads_output => {
                     if let Some(count) = read_output(ready, &self.stdout, &mut self.chunk, &mut self.open.stdout) {
-                        self.burst.note(Stream::Stdout, count);
+                        self.burst.note(Stream::Stdout, count, READ_BYTES);
                         return LinkEvent::Output(Stream::Stdout, count);
                     }
                 }
                 ready = self.stderr.readable(), if self.open.stderr && reads_output => {
                     if let Some(count) = read_output(ready, &self.stderr, &mut self.chunk, &mut self.open.stderr) {
-                        self.burst.note(Stream::Stderr, count);
+                        self.burst.note(Stream::Stderr, count, READ_BYTES);
                         return LinkEvent::Output(Stream::Stderr, count);
                     }
                 }
@@ -792,17 +719,6 @@ impl Link {
     }
 }
 
-/// Signals a process by its pidfd. One that is gone needs no signal.
-fn send_signal(pidfd: &OwnedFd, signal: i32) {
-    use std::os::fd::AsRawFd;
-    // SAFETY: a system call on a descriptor we own; no memory is passed. rustix has no real-time signals.
-    let result =
-        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, std::ptr::null::<()>(), 0) };
-    if result < 0 {
-        tracing::debug!(signal, error = %io::Error::last_os_error(), "a process could not be signalled");
-    }
-}
-
 impl Worker {
     fn from_datagram(datagram: &mut Datagram, confined: bool) -> io::Result<Self> {
         let (pid, pidfd) = datagram.sender()?;
@@ -840,33 +756,4 @@ fn read_into(descriptor: BorrowedFd, buffer: &mut BytesMut) -> rustix::io::Resul
     // SAFETY: the kernel has just written that many bytes of the spare capacity.
     unsafe { buffer.set_len(buffer.len() + count) };
     Ok(count)
-}
-
-/// A worker's end, in words.
-pub fn describe_exit(status: i32) -> (Option<i32>, Option<String>) {
-    if libc::WIFSIGNALED(status) {
-        let signal = libc::WTERMSIG(status);
-        return (None, Some(signal_name(signal)));
-    }
-    (Some(libc::WEXITSTATUS(status)), None)
-}
-
-fn signal_name(signal: i32) -> String {
-    let names: HashMap<i32, &str> = [
-        (libc::SIGABRT, "SIGABRT"),
-        (libc::SIGBUS, "SIGBUS"),
-        (libc::SIGFPE, "SIGFPE"),
-        (libc::SIGHUP, "SIGHUP"),
-        (libc::SIGILL, "SIGILL"),
-        (libc::SIGINT, "SIGINT"),
-        (libc::SIGKILL, "SIGKILL"),
-        (libc::SIGPIPE, "SIGPIPE"),
-        (libc::SIGSEGV, "SIGSEGV"),
-        (libc::SIGSYS, "SIGSYS"),
-        (libc::SIGTERM, "SIGTERM"),
-        (libc::SIGXCPU, "SIGXCPU"),
-        (libc::SIGXFSZ, "SIGXFSZ"),
-    ]
-    .into();
-    names.get(&signal).map_or_else(|| format!("signal {signal}"), |name| (*name).to_owned())
 }

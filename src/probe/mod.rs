@@ -2,7 +2,9 @@
 //!
 //! Called by the nouns (`session` today). Knows processes, descriptors and frames; knows nothing of what a cell means.
 
+mod burst;
 pub mod control;
+pub mod exit;
 pub mod link;
 pub mod nursery;
 pub mod template;

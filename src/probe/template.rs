@@ -23,7 +23,7 @@ use tokio::sync::{OnceCell, oneshot};
 use super::{
     bootstrap,
     control::{ANSWER_TIMEOUT, Control},
-    link::Exits,
+    exit::Exits,
     nursery::Nursery,
     stage0,
     wire::WIRE_VERSION,

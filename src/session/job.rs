@@ -67,6 +67,23 @@ pub struct Execution {
     pub notes: Vec<String>,
 }
 
+impl Execution {
+    /// A cell that did not come to its own end.
+    pub(super) fn cut_short(outcome: Outcome, duration: Duration, notes: Vec<String>) -> Self {
+        Self {
+            outcome,
+            result: None,
+            result_chars: None,
+            error: None,
+            variables: Variables::default(),
+            duration,
+            cpu: Duration::ZERO,
+            rss_mb: None,
+            notes,
+        }
+    }
+}
+
 /// One cell of one session, shared by everybody who waits for it.
 #[derive(Debug)]
 pub struct Job {

@@ -4,6 +4,7 @@
 //! session's state. Every door calls these methods and nothing below them.
 
 mod job;
+mod notes;
 mod report;
 mod task;
 

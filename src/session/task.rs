@@ -12,13 +12,14 @@ use tokio::sync::mpsc;
 use super::{
     Command, Ending, Error, Info, Live, Parts, RestartMode, Session, State, cut_middle,
     job::{Execution, Job, Late, OnTimeout, Outcome, Variables},
+    notes::{cell_stacks, death_message, rollback_notes, stop_notes},
 };
 use crate::{
     config::Checkpoints,
     journal::EventKind,
     output::{Outputs, Stream},
     probe::{
-        link::{self, Link, LinkEvent, describe_exit},
+        link::{self, Link, LinkEvent},
         template::Wanted,
         wire::{CellOutcome, Event, Op, Raised, Reply, Start},
     },
@@ -84,14 +85,14 @@ pub(super) async fn start(info: Arc<Info>, parts: Arc<Parts>) -> Result<Session,
 
 /// Why a cell is being stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cause {
+pub(super) enum Cause {
     Timeout,
     Caller,
 }
 
 /// Where on the ladder a cell is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+pub(super) enum Step {
     Stacks,
     Interrupt,
     /// How often the force was sent: CPython can overlook a signal that comes together with another.
@@ -99,20 +100,20 @@ enum Step {
     Kill,
 }
 
-struct Ladder {
-    cause: Cause,
-    step: Step,
-    until: Instant,
-    stacks: String,
+pub(super) struct Ladder {
+    pub(super) cause: Cause,
+    pub(super) step: Step,
+    pub(super) until: Instant,
+    pub(super) stacks: String,
 }
 
-struct Running {
-    job: Arc<Job>,
-    request: u64,
-    deadline: Option<Instant>,
-    timeout: Option<Duration>,
-    on_timeout: OnTimeout,
-    ladder: Option<Ladder>,
+pub(super) struct Running {
+    pub(super) job: Arc<Job>,
+    pub(super) request: u64,
+    pub(super) deadline: Option<Instant>,
+    pub(super) timeout: Option<Duration>,
+    pub(super) on_timeout: OnTimeout,
+    pub(super) ladder: Option<Ladder>,
 }
 
 struct Making {
@@ -125,10 +126,10 @@ struct Making {
 }
 
 /// A frozen copy that can be gone back to.
-struct Checkpoint {
-    id: String,
+pub(super) struct Checkpoint {
+    pub(super) id: String,
     /// The newest cell it contains.
-    cell: u64,
+    pub(super) cell: u64,
 }
 
 struct Task {
@@ -517,64 +518,6 @@ impl Task {
     }
 }
 
-/// What a stopped cell's caller must know: how hard it had to be stopped, and where it was.
-fn stop_notes(outcome: Outcome, ladder: &Ladder, running: &Running) -> Vec<String> {
-    let mut notes = Vec::new();
-    match ladder.cause {
-        Cause::Timeout => {
-            let limit = running.timeout.unwrap_or_default().as_secs_f64();
-            let ended = if outcome == Outcome::TimedOut { "stopped" } else { "ended by itself while being stopped" };
-            notes.push(format!("the cell ran longer than timeout_s={limit} and was {ended}"));
-        }
-        Cause::Caller if outcome != Outcome::Interrupted => {
-            notes.push("the cell was interrupted but came to its own end".to_owned());
-        }
-        Cause::Caller => {}
-    }
-    if matches!(ladder.step, Step::Force(_)) {
-        notes.push(
-            "it ignored KeyboardInterrupt and was unwound by force; `finally` blocks may have been cut short"
-                .to_owned(),
-        );
-    }
-    if let Some(place) = stuck_place(&ladder.stacks) {
-        notes.push(format!("it was at {place}"));
-    }
-    notes
-}
-
-/// The innermost frames of a faulthandler dump's main thread, down to the first line of a cell, in words.
-fn stuck_place(stacks: &str) -> Option<String> {
-    // faulthandler writes the current thread last, most recent call first.
-    let (_, main) = stacks.rsplit_once("(most recent call first):")?;
-    let mut places = Vec::new();
-    // `print` is ours and above the cell; everything else of ours is below it.
-    let mut in_our_print = false;
-    for line in main.lines() {
-        let Some((file, rest)) = line.trim().strip_prefix("File \"").and_then(|rest| rest.split_once("\", line "))
-        else {
-            continue;
-        };
-        if file.starts_with("<pylair/") {
-            if places.is_empty() {
-                in_our_print = true;
-                continue;
-            }
-            break;
-        }
-        // Below the worker's main loop there is only what it was started with.
-        if in_our_print && places.is_empty() && file.starts_with('<') && !file.starts_with("<cell ") {
-            break;
-        }
-        let (number, function) = rest.split_once(" in ").unwrap_or((rest, "?"));
-        places.push(format!("{file} line {number} in {function}"));
-        if file.starts_with("<cell ") || places.len() == 8 {
-            break;
-        }
-    }
-    (!places.is_empty()).then(|| places.join(", called from "))
-}
-
 /// Checkpoints.
 impl Task {
     async fn ask_for_checkpoint(&mut self) {
@@ -796,22 +739,14 @@ impl Task {
             notes.push("it did not react to interrupts (code in C does not) and its worker was killed".to_owned());
         }
         notes.extend(self.recover("its worker ended", running.job.cell).await);
-        let execution = Execution {
-            outcome,
-            result: None,
-            result_chars: None,
-            error: Some(Raised {
-                kind: if killed_by_us.is_some() { "KeyboardInterrupt" } else { "WorkerDied" }.to_owned(),
-                message,
-                traceback: cell_stacks(&stacks),
-                line: None,
-            }),
-            variables: Variables::default(),
-            duration: running.job.started.elapsed(),
-            cpu: Duration::ZERO,
-            rss_mb: self.link.as_ref().and_then(Link::resident_mb),
-            notes,
-        };
+        let mut execution = Execution::cut_short(outcome, running.job.started.elapsed(), notes);
+        execution.error = Some(Raised {
+            kind: if killed_by_us.is_some() { "KeyboardInterrupt" } else { "WorkerDied" }.to_owned(),
+            message,
+            traceback: cell_stacks(&stacks),
+            line: None,
+        });
+        execution.rss_mb = self.link.as_ref().and_then(Link::resident_mb);
         self.finish(&running.job, execution);
         if self.link.is_some() && self.parts.checkpoints == Checkpoints::Auto && self.cell > 1 {
             self.checkpoint_due = Some(Instant::now() + CHECKPOINT_GAP);
@@ -877,17 +812,8 @@ impl Task {
         if let Some(running) = self.running.take() {
             notes.push(format!("cell {} was running and was killed", running.job.cell));
             self.drain_output();
-            let execution = Execution {
-                outcome: Outcome::Interrupted,
-                result: None,
-                result_chars: None,
-                error: None,
-                variables: Variables::default(),
-                duration: running.job.started.elapsed(),
-                cpu: Duration::ZERO,
-                rss_mb: None,
-                notes: vec!["the session was restarted while this cell ran".to_owned()],
-            };
+            let notes = vec!["the session was restarted while this cell ran".to_owned()];
+            let execution = Execution::cut_short(Outcome::Interrupted, running.job.started.elapsed(), notes);
             self.finish(&running.job, execution);
         }
         self.close_link().await;
@@ -929,120 +855,11 @@ impl Task {
         let reason = self.ending.reason.get().cloned().unwrap_or_else(|| "the daemon let go of it".to_owned());
         if let Some(running) = self.running.take() {
             self.drain_output();
-            let execution = Execution {
-                outcome: Outcome::Died,
-                result: None,
-                result_chars: None,
-                error: None,
-                variables: Variables::default(),
-                duration: running.job.started.elapsed(),
-                cpu: Duration::ZERO,
-                rss_mb: None,
-                notes: vec![format!("the session was closed while this cell ran: {reason}")],
-            };
+            let notes = vec![format!("the session was closed while this cell ran: {reason}")];
+            let execution = Execution::cut_short(Outcome::Died, running.job.started.elapsed(), notes);
             self.finish(&running.job, execution);
         }
         self.close_link().await;
         self.parts.journal.record(&self.info.owner, &self.info.handle, EventKind::SessionClosed { reason });
-    }
-}
-
-fn rollback_notes(checkpoint: &Checkpoint, before_cell: u64, restored: &link::Restored) -> Vec<String> {
-    let mut notes = Vec::new();
-    if checkpoint.cell + 1 >= before_cell {
-        notes.push(format!("the session was rolled back to where it was after cell {}", checkpoint.cell));
-    } else {
-        let first = checkpoint.cell + 1;
-        let last = before_cell - 1;
-        notes.push(format!(
-            "the session was rolled back to where it was after cell {}: what cells {first} to {last} did is lost",
-            checkpoint.cell
-        ));
-    }
-    notes.push("files, databases and the network are as the cell left them".to_owned());
-    if !restored.lost.is_empty() {
-        notes.push(format!("not restored: {}", restored.lost.join(", ")));
-    }
-    if restored.swept > 0 {
-        notes.push(format!("{} child processes were ended", restored.swept));
-    }
-    notes
-}
-
-fn death_message(status: Option<i32>, why: Option<&str>, tail: &str) -> String {
-    let mut message = match (why, status.map(describe_exit)) {
-        (Some(why), _) => format!("the worker was killed because {why}"),
-        (None, Some((Some(code), _))) => format!("the worker exited with code {code}"),
-        (None, Some((_, Some(signal)))) => format!("the worker was killed by {signal}"),
-        _ => "the worker ended and nobody saw how".to_owned(),
-    };
-    if !tail.is_empty() {
-        message.push_str("; its last words:\n");
-        message.push_str(tail);
-    }
-    message
-}
-
-/// A faulthandler dump without the probe's frames and what is below them.
-fn cell_stacks(stacks: &str) -> String {
-    let mut below_probe = false;
-    let mut kept = Vec::new();
-    for line in stacks.lines() {
-        if !line.starts_with("  File ") {
-            below_probe = false;
-        } else if line.starts_with("  File \"<pylair/") {
-            below_probe = true;
-        }
-        if !below_probe {
-            kept.push(line);
-        }
-    }
-    kept.join("\n")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_stuck_place_is_the_main_thread_down_to_the_cell() {
-        let dump = "Thread 0x1 (most recent call first):\n  File \"<cell 9>\", line 1 in other\n\n\
-                    Current thread 0x2 (most recent call first):\n  File \"/usr/lib/x.py\", line 7 in wait\n  \
-                    File \"<cell 3>\", line 2 in f\n  File \"<cell 3>\", line 4 in <module>\n  \
-                    File \"<pylair/execute.py>\", line 1 in run\n";
-        assert_eq!(
-            stuck_place(dump).as_deref(),
-            Some("/usr/lib/x.py line 7 in wait, called from <cell 3> line 2 in f")
-        );
-        assert_eq!(stuck_place(""), None);
-        let printing = "Current thread 0x2 (most recent call first):\n  File \"<pylair/output.py>\", line 9 in print\n  \
-                        File \"<cell 3>\", line 4 in <module>\n  File \"<pylair/execute.py>\", line 1 in run\n";
-        assert_eq!(stuck_place(printing).as_deref(), Some("<cell 3> line 4 in <module>"));
-        assert_eq!(
-            stuck_place(
-                "Current thread 0x2 (most recent call first):\n  File \"<pylair/worker.py>\", line 1 in main\n"
-            ),
-            None
-        );
-    }
-
-    #[test]
-    fn a_rollback_past_several_cells_names_what_is_lost() {
-        let check = |cell, before| {
-            let checkpoint = Checkpoint { id: String::new(), cell };
-            rollback_notes(&checkpoint, before, &link::Restored { lost: vec![], swept: 0 })[0].clone()
-        };
-        assert_eq!(check(4, 5), "the session was rolled back to where it was after cell 4");
-        assert_eq!(
-            check(4, 8),
-            "the session was rolled back to where it was after cell 4: what cells 5 to 7 did is lost"
-        );
-    }
-
-    #[test]
-    fn a_death_is_told_with_signal_code_and_last_words() {
-        assert_eq!(death_message(Some(libc::SIGSEGV), None, ""), "the worker was killed by SIGSEGV");
-        assert_eq!(death_message(Some(3 << 8), None, "boom"), "the worker exited with code 3; its last words:\nboom");
-        assert_eq!(death_message(None, None, ""), "the worker ended and nobody saw how");
     }
 }
