@@ -4,7 +4,7 @@ use clap::{Args, Parser, Subcommand};
 
 /// Live Python for AI agents and the people beside them.
 #[derive(Debug, Parser)]
-#[command(name = "pylair", version, about, max_term_width = 100)]
+#[command(name = "pylair", version, max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,

@@ -151,5 +151,9 @@ pub fn complain(failure: &Failure) {
 pub fn log_to_stderr(default: &str) {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| default.into());
     // Set twice only in tests.
-    let _already = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).try_init();
+    let _already = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(io::stderr().is_terminal())
+        .with_writer(io::stderr)
+        .try_init();
 }
