@@ -37,6 +37,8 @@ pub struct Flags {
 pub struct Resumed {
     /// Parameters of the client's `initialize`; none for a client that does not introduce itself.
     pub initialize: Option<serde_json::Value>,
+    /// The beginning of a line died with the daemon.
+    pub mid_line: bool,
     /// What to tell with the next answer.
     pub note: String,
 }

@@ -32,6 +32,7 @@ pub struct Slate {
     file: File,
     /// Slot of each unanswered request, by its id as JSON text. Requests past the slots are not noted.
     slots: Mutex<Vec<Option<String>>>,
+    state: Mutex<State>,
 }
 
 /// What the bridge finds.
@@ -54,7 +55,11 @@ struct State {
 
 impl Slate {
     pub fn new(file: OwnedFd) -> Self {
-        Self { file: file.into(), slots: Mutex::new(vec![None; usize::try_from(SLOTS).unwrap_or_default()]) }
+        Self {
+            file: file.into(),
+            slots: Mutex::new(vec![None; usize::try_from(SLOTS).unwrap_or_default()]),
+            state: Mutex::default(),
+        }
     }
 
     /// A request came in.
@@ -79,11 +84,21 @@ impl Slate {
         self.write(INITIALIZE_AT, MAX_INITIALIZE_BYTES, params);
     }
 
-    /// What is half read and half written now. Called only around lines too long for one system call.
-    pub fn state(&self, writing: bool, partial: Option<&[u8]>) {
-        let partial = partial.map(|bytes| String::from_utf8_lossy(&bytes[..bytes.len().min(300)]).into_owned());
-        let state = serde_json::to_vec(&State { writing, partial }).unwrap_or_default();
-        self.write(STATE_AT, STATE_BYTES, &state);
+    /// A line is half written. Called only around lines too long for one system call.
+    pub fn writing(&self, writing: bool) {
+        self.update(|state| state.writing = writing);
+    }
+
+    /// A line is half read: its beginning.
+    pub fn reading(&self, partial: Option<&[u8]>) {
+        let head = partial.map(|bytes| String::from_utf8_lossy(&bytes[..bytes.len().min(300)]).into_owned());
+        self.update(|state| state.partial = head);
+    }
+
+    fn update(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state.lock().expect("no panic while locked");
+        change(&mut state);
+        self.write(STATE_AT, STATE_BYTES, &serde_json::to_vec(&*state).unwrap_or_default());
     }
 
     fn write(&self, at: u64, room: u64, bytes: &[u8]) {
@@ -145,7 +160,8 @@ mod tests {
         slate.begin("3");
         slate.end("1");
         slate.initialize(br#"{"protocolVersion":"2025-11-25"}"#);
-        slate.state(true, Some(br#"{"jsonrpc":"2.0","id":9,"#));
+        slate.writing(true);
+        slate.reading(Some(br#"{"jsonrpc":"2.0","id":9,"#));
         let found = read_and_wipe(&file).unwrap();
         assert_eq!(found.unanswered, ["\"two\"", "3"]);
         assert_eq!(found.initialize.unwrap()["protocolVersion"], "2025-11-25");

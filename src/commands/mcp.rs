@@ -89,6 +89,7 @@ fn bridge(flags: Flags, surroundings: &Surroundings) -> Result<Exit, Failure> {
         }
         hello.resumed = Some(Resumed {
             initialize: found.initialize,
+            mid_line: found.partial.is_some(),
             note: format!("{what} and a new one was started: all sessions and their variables are gone"),
         });
     }
@@ -265,7 +266,7 @@ fn standalone(selection: Selection, surroundings: &Surroundings) -> Result<Exit,
             default_session: DefaultSession::Main,
         };
         let stop = daemon.shutdown.clone();
-        let origin = Origin { slate: None, resumed: false, gone: gone.clone(), stop: stop.clone() };
+        let origin = Origin { slate: None, resumed: false, mid_line: false, gone: gone.clone(), stop: stop.clone() };
         let transport = Stdio::new(input, output, origin)?;
         let server = Server::new(daemon.clone(), ClientSide::Stdio { caller, gone }, selection, None);
         let mut terminate = signal(SignalKind::terminate())?;

@@ -119,7 +119,13 @@ async fn serve(daemon: Arc<Daemon>, connection: OwnedFd) {
     let stop = CancellationToken::new();
     let gone = Arc::new(AtomicBool::new(false));
     let resumed = hello.resumed;
-    let origin = Origin { slate: Some(slate), resumed: resumed.is_some(), gone: gone.clone(), stop: stop.clone() };
+    let origin = Origin {
+        slate: Some(slate),
+        resumed: resumed.is_some(),
+        mid_line: resumed.as_ref().is_some_and(|resumed| resumed.mid_line),
+        gone: gone.clone(),
+        stop: stop.clone(),
+    };
     let transport = match Stdio::new(input, output, origin) {
         Ok(transport) => transport,
         Err(error) => {

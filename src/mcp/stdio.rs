@@ -142,6 +142,8 @@ pub struct Origin {
     pub slate: Option<OwnedFd>,
     /// The client introduced itself to an earlier daemon.
     pub resumed: bool,
+    /// That daemon died with the beginning of a line: what comes first is the rest of it.
+    pub mid_line: bool,
     pub gone: Arc<AtomicBool>,
     pub stop: CancellationToken,
 }
@@ -164,7 +166,7 @@ impl Stdio {
             buffer: BytesMut::with_capacity(READ_BYTES),
             chunk: vec![0; READ_BYTES].into(),
             scanned: 0,
-            discarding: false,
+            discarding: origin.mid_line,
             partial_noted: false,
             introduced: origin.resumed,
             gone: origin.gone,
@@ -244,7 +246,7 @@ impl Stdio {
         }
         self.partial_noted = partial;
         if let Some(slate) = &self.shared.slate {
-            slate.state(false, partial.then_some(&self.buffer[..]));
+            slate.reading(partial.then_some(&self.buffer[..]));
         }
     }
 
@@ -312,7 +314,7 @@ impl Shared {
                 Err(rustix::io::Errno::AGAIN) => {
                     if !noted && let Some(slate) = &self.slate {
                         noted = true;
-                        slate.state(true, None);
+                        slate.writing(true);
                     }
                     // A client that does not read must not keep us once its bridge is gone.
                     tokio::select! {
@@ -324,7 +326,7 @@ impl Shared {
             }
         }
         if noted && let Some(slate) = &self.slate {
-            slate.state(false, None);
+            slate.writing(false);
         }
         Ok(())
     }
