@@ -99,6 +99,8 @@ def _warm_up(config: dict[str, Any]) -> str | None:
     at_fork.stop()
     preloads = config.get("preload") or []
     if not preloads:
+        # From 3.14 on ctypes imports it. It remembers the prefix it was imported under, which may not be the session's.
+        sys.modules.pop("sysconfig", None)
         return None
     # A preload may hold locks, or not expect to be forked without the hooks.
     at_fork.wake_up()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import textwrap
 
 import pytest
 from host import TIMEOUT_SECONDS, Datagram, Session, Template, bootstrap, last_line, sources
@@ -88,9 +89,18 @@ def test_workers_of_one_template_are_strangers(template):
 
 
 def test_a_worker_has_only_its_own_descriptors(session):
-    listed = eval(session.result("import os; sorted(map(int, os.listdir('/proc/self/fd')))"))
-    assert listed[:4] == [0, 1, 2, 3]  # 3 is the listing itself
-    assert len(listed) == 4 + 6
+    code = """
+    import os
+    links = {}
+    for name in os.listdir('/proc/self/fd'):
+        try: links[int(name)] = os.readlink('/proc/self/fd/' + name)
+        except FileNotFoundError: pass  # the listing itself
+    # Newer versions of libffi hold themselves open.
+    sorted(number for number, link in links.items() if 'libffi' not in link)
+    """
+    listed = eval(session.result(textwrap.dedent(code)))
+    assert listed[:3] == [0, 1, 2]
+    assert len(listed) == 3 + 6
     assert min(listed[4:]) >= 900
 
 
