@@ -42,7 +42,7 @@ const CHANNEL: u32 = 1;
 const READ_BYTES: usize = 64 << 10;
 const OUTPUT_PIPE_BYTES: usize = 256 << 10;
 /// How long after a session was opened the next spare worker is forked.
-const SPARE_DELAY: Duration = Duration::from_millis(15);
+const SPARE_DELAY: Duration = Duration::from_millis(5);
 /// How long a keeper may take to end what is below it.
 const CLOSE_GRACE: Duration = Duration::from_secs(5);
 const EXIT_STATUS_TIMEOUT: Duration = Duration::from_secs(2);

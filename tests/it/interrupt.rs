@@ -32,7 +32,7 @@ fn notes_of(report: &Report) -> String {
 const POLITE: &[&str] = &[
     "kept += 1\n\nwhile print('x') is None: pass",
     "import time\nkept += 1\nprint('x') or time.sleep(1000)",
-    "import threading\nkept += 1\nprint('x') or threading.Event().wait()",
+    "import threading\nkept += 1; event = threading.Event()\nprint('x') or event.wait()",
     "import subprocess\nkept += 1\nsubprocess.run(['sh', '-c', 'echo x; exec sleep 1000'])",
 ];
 
