@@ -323,6 +323,9 @@ impl Link {
             )));
         }
         let worker = Worker::from_datagram(&mut datagram, is_confined).map_err(|error| start(error.to_string()))?;
+        if keeper_pidfd.is_none() {
+            keeper_pidfd = keeper_above(worker.pid, template.pid());
+        }
         rustix::io::ioctl_fionbio(&dump, true).map_err(|e| Error::Descriptors(e.into()))?;
         let link = Self {
             requests,
@@ -479,7 +482,10 @@ impl Link {
     fn keeper_said(&mut self, datagram: &mut Datagram) {
         match Report::parse(&datagram.bytes) {
             Some(Report::Ready) => {
-                self.keeper_pidfd = datagram.sender().and_then(|(_, pidfd)| readable(pidfd)).ok();
+                // By its credentials, which are better than being somebody's parent.
+                if let Ok(pidfd) = datagram.sender().and_then(|(_, pidfd)| readable(pidfd)) {
+                    self.keeper_pidfd = Some(pidfd);
+                }
             }
             Some(Report::Exit { pid, status }) => self.keeper_exits.record(pid, status),
             Some(Report::Swept(count)) => self.swept.push_back(count),
@@ -726,6 +732,17 @@ impl Worker {
         let statm = std::fs::File::open(format!("/proc/{pid}/statm"))?;
         Ok(Self { pid, kept_pid, pidfd: readable(pidfd)?, statm })
     }
+}
+
+/// The keeper of a worker that was just forked, known by being its parent until it has said who it is. It may be stopped or killed
+/// before that, and then the worker's parent is the template, which is not meant.
+fn keeper_above(worker: i32, template: Option<i32>) -> Option<AsyncFd<OwnedFd>> {
+    let (_, parent, _) = crate::caller::read_stat(worker)?;
+    if parent <= 1 || Some(parent) == template {
+        return None;
+    }
+    let parent = rustix::process::Pid::from_raw(parent)?;
+    readable(rustix::process::pidfd_open(parent, rustix::process::PidfdFlags::empty()).ok()?).ok()
 }
 
 /// Reads output that is ready; `None` when there is none after all.

@@ -202,7 +202,7 @@ fn fingerprint(key: &Key) -> Vec<Option<(i64, i64)>> {
 #[derive(Debug)]
 enum Held {
     /// Killed and reaped when dropped.
-    Child(#[expect(dead_code, reason = "held to be reaped")] tokio::process::Child),
+    Child(tokio::process::Child),
     /// Spawned by the nursery, which reaps it; leaves when its control socket closes.
     Elsewhere(#[expect(dead_code, reason = "held to name the process")] OwnedFd),
 }
@@ -215,7 +215,7 @@ pub struct Template {
     next: std::sync::atomic::AtomicU64,
     shared: Arc<Shared>,
     reader: tokio::task::JoinHandle<()>,
-    _held: Held,
+    held: Held,
 }
 
 #[derive(Debug, Default)]
@@ -315,7 +315,15 @@ impl Template {
         let control = Arc::new(control);
         let shared = Arc::<Shared>::default();
         let reader = tokio::spawn(read_template(control.clone(), shared.clone()));
-        Ok(Arc::new(Self { executable: key.executable.clone(), control, next: 1.into(), shared, reader, _held: held }))
+        Ok(Arc::new(Self { executable: key.executable.clone(), control, next: 1.into(), shared, reader, held }))
+    }
+
+    /// Its pid, when it is a child of ours.
+    pub fn pid(&self) -> Option<i32> {
+        match &self.held {
+            Held::Child(child) => child.id().and_then(|pid| i32::try_from(pid).ok()),
+            Held::Elsewhere(_) => None,
+        }
     }
 
     fn is_gone(&self) -> bool {
