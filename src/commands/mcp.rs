@@ -63,22 +63,22 @@ fn bridge(flags: Flags, surroundings: &Surroundings) -> Result<Exit, Failure> {
     let mut quick_deaths = 0;
     loop {
         let since = Instant::now();
-        let mut what = String::new();
         let control = hand_over(surroundings, &hello, [input.as_fd(), output.as_fd(), slate_file.as_fd()])?;
-        match wait(&control)? {
+        let (what, kind) = match wait(&control)? {
             Some(Answer::Over) => {
                 drop((input, output));
                 finish_copying(copier);
                 return Ok(Exit::Ok);
             }
             Some(Answer::Refused { message, hint }) => return Err(Failure::new(message, hint)),
-            Some(Answer::Leaving { reason }) => what = reason,
-            Some(Answer::Taken) | None => "the pylair daemon died".clone_into(&mut what),
-        }
+            Some(Answer::Leaving { reason }) => (reason, "daemon_stopped"),
+            Some(Answer::Taken) | None => ("the pylair daemon died".to_owned(), "daemon_died"),
+        };
         quick_deaths = if since.elapsed() < QUICK_DEATH { quick_deaths + 1 } else { 1 };
         let found = slate::read_and_wipe(&slate_reader)?;
-        answer_pending(output.as_fd(), &found, &what)?;
-        if client_is_gone(input.as_fd()) {
+        answer_pending(output.as_fd(), &found, &what, kind)?;
+        // Whoever stopped it may want it to stay so: the next one is started when the client next says something.
+        if client_is_gone(input.as_fd())? {
             return Ok(Exit::Ok);
         }
         if quick_deaths > MAX_QUICK_DEATHS {
@@ -147,7 +147,7 @@ fn wait(control: &OwnedFd) -> Result<Option<Answer>, Failure> {
 }
 
 /// Tells the client that its unanswered requests will stay so.
-fn answer_pending(output: BorrowedFd, found: &slate::Found, what: &str) -> Result<(), Failure> {
+fn answer_pending(output: BorrowedFd, found: &slate::Found, what: &str, kind: &str) -> Result<(), Failure> {
     use std::fmt::Write;
     let mut text = String::new();
     if found.was_writing {
@@ -159,7 +159,7 @@ fn answer_pending(output: BorrowedFd, found: &slate::Found, what: &str) -> Resul
         let error = serde_json::json!({
             "code": -32603,
             "message": format!("{what} while this was running; its sessions and their variables are gone"),
-            "data": {"kind": "daemon_died", "hint": "call again: a new daemon is started"},
+            "data": {"kind": kind, "hint": "call again: a new daemon is started"},
         });
         let _infallible = writeln!(text, "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{error}}}");
     }
@@ -179,12 +179,16 @@ fn answer_pending(output: BorrowedFd, found: &slate::Found, what: &str) -> Resul
     Ok(())
 }
 
-fn client_is_gone(input: BorrowedFd) -> bool {
+/// Waits until the client says something, or has gone.
+fn client_is_gone(input: BorrowedFd) -> Result<bool, Failure> {
     let mut poll = [PollFd::new(&input, PollFlags::IN)];
-    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-    let count = rustix::event::poll(&mut poll, Some(&now)).unwrap_or(0);
-    let events = poll[0].revents();
-    count > 0 && events.contains(PollFlags::HUP) && !events.contains(PollFlags::IN)
+    loop {
+        match rustix::event::poll(&mut poll, None) {
+            Ok(_) => return Ok(!poll[0].revents().contains(PollFlags::IN)),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(io::Error::from(error).into()),
+        }
+    }
 }
 
 /// Our stdin and stdout if the daemon can use them as they are; else ends of a socket that we copy to and from.

@@ -16,7 +16,7 @@ use std::{
 use rmcp::model::InitializeRequestParams;
 use tokio_util::sync::CancellationToken;
 
-use super::{Daemon, VERSION};
+use super::{Daemon, Holder, VERSION};
 use crate::{
     bridge::{Answer, Hello},
     caller::{self, Caller, DefaultSession, Door, Scope},
@@ -135,7 +135,7 @@ async fn serve(daemon: Arc<Daemon>, connection: OwnedFd) {
     if control.send(&Answer::Taken, &[]).is_err() {
         return;
     }
-    let hold = daemon.hold();
+    let hold = daemon.hold(Holder::Bridge);
     let side = ClientSide::Stdio { caller, gone: gone.clone() };
     let server = Server::new(daemon.clone(), side, selection, resumed.as_ref().map(|resumed| resumed.note.clone()));
     let initialize = resumed

@@ -60,8 +60,9 @@ pub struct Daemon {
     owner: Arc<str>,
     started: Instant,
     neighbours: Mutex<Vec<Neighbour>>,
-    /// Bridges and requests that keep the daemon from leaving.
-    busy: AtomicUsize,
+    /// What keeps the daemon from leaving.
+    bridges: AtomicUsize,
+    requests: AtomicUsize,
     last_busy: Mutex<Instant>,
     http: Mutex<Option<String>>,
 }
@@ -109,7 +110,8 @@ impl Daemon {
             owner,
             started: Instant::now(),
             neighbours: Mutex::default(),
-            busy: AtomicUsize::new(0),
+            bridges: AtomicUsize::new(0),
+            requests: AtomicUsize::new(0),
             last_busy: Mutex::new(Instant::now()),
             http: Mutex::default(),
         }))
@@ -126,7 +128,7 @@ impl Daemon {
             pid: std::process::id(),
             uptime_s: self.started.elapsed().as_secs(),
             sessions: self.sessions.count(),
-            bridges: self.busy.load(Ordering::Acquire),
+            bridges: self.bridges.load(Ordering::Acquire),
             templates: self.sessions.parts.probes.templates.count(),
             http: self.http.lock().expect("no panic while locked").clone(),
             data: self.places.data.display().to_string(),
@@ -139,14 +141,22 @@ impl Daemon {
     }
 
     /// Keeps the daemon from leaving until the guard is dropped.
-    pub fn hold(self: &Arc<Self>) -> Hold {
-        self.busy.fetch_add(1, Ordering::AcqRel);
-        Hold { daemon: self.clone() }
+    pub fn hold(self: &Arc<Self>, holder: Holder) -> Hold {
+        self.held_by(holder).fetch_add(1, Ordering::AcqRel);
+        Hold { daemon: self.clone(), holder }
+    }
+
+    fn held_by(&self, holder: Holder) -> &AtomicUsize {
+        match holder {
+            Holder::Bridge => &self.bridges,
+            Holder::Request => &self.requests,
+        }
     }
 
     /// Since when nobody needs the daemon; `None` while somebody does.
     fn idle_since(&self) -> Option<Instant> {
-        if self.busy.load(Ordering::Acquire) > 0 || self.sessions.count() > 0 {
+        let holders = self.bridges.load(Ordering::Acquire) + self.requests.load(Ordering::Acquire);
+        if holders > 0 || self.sessions.count() > 0 {
             return None;
         }
         Some(*self.last_busy.lock().expect("no panic while locked"))
@@ -239,16 +249,24 @@ impl Daemon {
     }
 }
 
+/// Who needs the daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holder {
+    Bridge,
+    Request,
+}
+
 /// See `Daemon::hold`.
 #[derive(Debug)]
 pub struct Hold {
     daemon: Arc<Daemon>,
+    holder: Holder,
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
         *self.daemon.last_busy.lock().expect("no panic while locked") = Instant::now();
-        self.daemon.busy.fetch_sub(1, Ordering::AcqRel);
+        self.daemon.held_by(self.holder).fetch_sub(1, Ordering::AcqRel);
     }
 }
 

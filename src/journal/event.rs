@@ -46,6 +46,7 @@ pub enum EventKind {
     SessionRestarted {
         reason: String,
     },
+    SessionCleared {},
     SessionRolledBack {
         checkpoint_cell: u64,
         reason: String,
@@ -99,6 +100,7 @@ impl EventKind {
             EventKind::SessionOpened { .. } => "session_opened",
             EventKind::SessionClosed { .. } => "session_closed",
             EventKind::SessionRestarted { .. } => "session_restarted",
+            EventKind::SessionCleared {} => "session_cleared",
             EventKind::SessionRolledBack { .. } => "session_rolled_back",
             EventKind::CellStarted { .. } => "cell_started",
             EventKind::Output { .. } => "output",
@@ -145,7 +147,7 @@ impl EventKind {
                     clip(error, MAX_TEXT_BYTES);
                 }
             }
-            EventKind::CheckpointMade { .. } | EventKind::Gap { .. } => {}
+            EventKind::SessionCleared {} | EventKind::CheckpointMade { .. } | EventKind::Gap { .. } => {}
         }
     }
 
@@ -169,7 +171,7 @@ impl EventKind {
                     + result.as_ref().map_or(0, String::len)
                     + error.as_ref().map_or(0, String::len)
             }
-            EventKind::CheckpointMade { .. } | EventKind::Gap { .. } => 0,
+            EventKind::SessionCleared {} | EventKind::CheckpointMade { .. } | EventKind::Gap { .. } => 0,
         }
     }
 }

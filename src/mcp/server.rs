@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     caller::{Caller, DefaultSession},
-    daemon::{Daemon, VERSION},
+    daemon::{Daemon, Holder, VERSION},
     output::Which,
     session::output_uri,
 };
@@ -189,7 +189,7 @@ impl ServerHandler for Server {
             let message = format!("there is no tool `{}`; there are {}", request.name, known.join(", "));
             return Err(ErrorData::invalid_params(message, None));
         };
-        let _hold = self.daemon.hold();
+        let _hold = self.daemon.hold(Holder::Request);
         let call = Call {
             daemon: &self.daemon,
             caller: self.caller(&context),

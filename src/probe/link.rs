@@ -4,7 +4,7 @@
 //! are known by the credentials the kernel attaches to their first datagram and addressed by pidfd.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, VecDeque, hash_map::Entry},
     io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
@@ -45,6 +45,8 @@ const OUTPUT_PIPE_BYTES: usize = 256 << 10;
 const SPARE_DELAY: Duration = Duration::from_millis(5);
 /// How long a keeper may take to end what is below it.
 const CLOSE_GRACE: Duration = Duration::from_secs(5);
+/// Forking a heap of small objects costs 43 ms for each GB of it.
+const MAX_SMALL_OBJECTS_MB: u64 = 1024;
 const EXIT_STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 /// The forced-unwind signal of the probe, SIGRTMIN+1 as Python and glibc count it.
 const FORCE_OFFSET: i32 = 1;
@@ -101,10 +103,10 @@ impl Probes {
     /// Forks the next spare, a little later, so that it does not get in the way of the session that is starting.
     fn make_spare(&self, key: Key, template: Arc<Template>) {
         let spares = self.spares.clone();
-        if spares.lock().expect("no panic while locked").contains_key(&key) {
-            return;
-        }
-        spares.lock().expect("no panic while locked").insert(key.clone(), None);
+        match spares.lock().expect("no panic while locked").entry(key.clone()) {
+            Entry::Occupied(_) => return,
+            Entry::Vacant(slot) => slot.insert(None),
+        };
         tokio::spawn(async move {
             tokio::time::sleep(SPARE_DELAY).await;
             let spare = Link::fork(template, None, &[]).await;
@@ -242,8 +244,9 @@ impl Link {
             Self::fork(template, Some((confinement, keeper)), &first).await
         } else {
             let link = match probes.take_spare(&key, &template) {
-                Some(spare) => spare.write(&first).await.map(|()| spare),
-                None => Self::fork(template.clone(), None, &first).await,
+                Some(spare) if spare.write(&first).await.is_ok() => Ok(spare),
+                // There is none, or it ended just now, before anything of the session's had run in it.
+                _ => Self::fork(template.clone(), None, &first).await,
             };
             probes.make_spare(key.clone(), template);
             link
@@ -389,7 +392,12 @@ impl Link {
     /// Asks for a frozen copy under this id.
     pub async fn request_checkpoint(&mut self, id: &str) -> Result<u64, Error> {
         self.expected_checkpoint = Some(id.to_owned());
-        self.request(Op::Checkpoint { checkpoint: id.to_owned() }, &[]).await
+        let op = Op::Checkpoint {
+            checkpoint: id.to_owned(),
+            max_rss_mb: available_memory_mb().map(|mb| mb / 3),
+            max_small_mb: Some(MAX_SMALL_OBJECTS_MB),
+        };
+        self.request(op, &[]).await
     }
 
     async fn write(&self, bytes: &[u8]) -> Result<(), Error> {
@@ -625,6 +633,11 @@ impl Link {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
+    /// Interrupts what the worker itself does, and none of the session's other processes.
+    pub fn nudge(&self) {
+        self.signal(Signal::INT);
+    }
+
     /// First step of the ladder: the cell's frames get a `KeyboardInterrupt`, its child processes a SIGINT.
     pub fn interrupt(&mut self) {
         self.signal(Signal::INT);
@@ -743,6 +756,13 @@ fn keeper_above(worker: i32, template: Option<i32>) -> Option<AsyncFd<OwnedFd>> 
     }
     let parent = rustix::process::Pid::from_raw(parent)?;
     readable(rustix::process::pidfd_open(parent, rustix::process::PidfdFlags::empty()).ok()?).ok()
+}
+
+/// Memory that can be had without swapping: a frozen copy may come to cost as much as its worker has.
+fn available_memory_mb() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok().map(|kilobytes| kilobytes / 1024)
 }
 
 /// Reads output that is ready; `None` when there is none after all.

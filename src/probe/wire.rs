@@ -51,8 +51,16 @@ impl Header for Request {
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Op {
     Start(Start),
-    Execute { cell: u64 },
-    Checkpoint { checkpoint: String },
+    Execute {
+        cell: u64,
+    },
+    Checkpoint {
+        checkpoint: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        max_rss_mb: Option<u64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        max_small_mb: Option<u64>,
+    },
     Clear,
 }
 

@@ -70,7 +70,7 @@ impl Report {
         let mut notes = execution.map(|execution| execution.notes.clone()).unwrap_or_default();
         if let Some(chars) = execution.and_then(|execution| execution.result_chars) {
             truncated = true;
-            notes.push(format!("the result has {chars} characters and was cut by the worker"));
+            notes.push(format!("the result has {chars} characters, of which only a part was kept"));
         }
         let elapsed = execution.map_or_else(|| job.started.elapsed(), |execution| execution.duration);
         Self {

@@ -183,7 +183,7 @@ impl Task {
                 () = timer => self.on_timer().await,
                 event = link_event => {
                     self.on_link_event(event).await;
-                    events += 1;
+                    events = events.wrapping_add(1);
                     // Nor other sessions: reading a ready descriptor never gives up the thread by itself.
                     if events.is_multiple_of(EVENTS_IN_A_ROW) {
                         tokio::task::yield_now().await;
@@ -293,14 +293,13 @@ impl Task {
         link.interrupts_delivered().await;
         let request = match link.request(Op::Execute { cell }, code.as_bytes()).await {
             Ok(request) => request,
-            // It died a moment ago; its death is the next event and will be told as the end of this cell.
-            Err(link::Error::Unreachable { message }) => {
-                tracing::debug!(message, "a worker was gone when a cell came");
-                // One that is there but does not read holds half a request and is of no use any more.
+            // Its death is the next event and will be told as the end of this cell. One that is there but does not read holds
+            // half a request and is of no use any more.
+            Err(error) => {
+                tracing::debug!(%error, "a worker was gone when a cell came");
                 link.kill();
                 u64::MAX
             }
-            Err(error) => return Err(error.into()),
         };
         self.parts.jobs.add(job.clone());
         self.parts.journal.record(
@@ -550,7 +549,7 @@ impl Task {
             );
         }
         match making.hurried {
-            0 => link.interrupt(),
+            0 => link.nudge(),
             1 | 2 => link.force(),
             _ => {
                 self.making = None;
@@ -617,6 +616,8 @@ impl Task {
             site: info.preload.is_empty(),
             python_path: python_path.clone(),
         };
+        // Whatever hung at a fork was loaded into the worker that is gone.
+        self.checkpoints_given_up = false;
         let link = Link::open(&self.parts.probes, &wanted, &info.profile, start).await?;
         self.link = Some(link);
         let started = self.answer_to(Link::START, START_TIMEOUT).await;
@@ -818,7 +819,10 @@ impl Task {
         }
         self.close_link().await;
         self.pending_notes.clear();
-        self.open_worker().await?;
+        if let Err(error) = self.open_worker().await {
+            self.live.lock().expect("no panic while locked").state = State::Dead;
+            return Err(error);
+        }
         self.parts.journal.record(
             &self.info.owner,
             &self.info.handle,
@@ -848,6 +852,7 @@ impl Task {
             link.keep_newest_checkpoints(0);
         }
         self.live.lock().expect("no panic while locked").checkpoint_cell = None;
+        self.parts.journal.record(&self.info.owner, &self.info.handle, EventKind::SessionCleared {});
         Ok(vec!["all variables are gone; imported modules stay loaded".to_owned()])
     }
 

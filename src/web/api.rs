@@ -1,6 +1,6 @@
 //! The functions behind `/api`. They call the same core methods as the MCP tools, never the tools.
 
-use std::{collections::BTreeMap, convert::Infallible, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, convert::Infallible, path::PathBuf, sync::Arc};
 
 use axum::{
     Extension, Json, Router,
@@ -19,7 +19,7 @@ use super::router::Entrance;
 use crate::{
     caller::{Caller, DefaultSession, Door},
     config::seconds,
-    daemon::Daemon,
+    daemon::{Daemon, Holder},
     output::{Stream, Which},
     session::{self, Job, Report, Session},
 };
@@ -147,7 +147,7 @@ async fn execute(
     let job = session.execute(body.code, timeout, session::OnTimeout::default(), &caller.client).await?;
     let max_chars = body.max_chars.unwrap_or(daemon.config.max_chars);
     let (lines, receiver) = mpsc::channel(16);
-    let hold = daemon.hold();
+    let hold = daemon.hold(Holder::Request);
     tokio::spawn(async move {
         // A reader that goes away leaves the job behind; nothing else depends on this task.
         let _unheard = stream(&job, &session, max_chars, lines).await;
@@ -301,14 +301,10 @@ async fn status(State(daemon): State<Arc<Daemon>>) -> Response {
     Json(daemon.status()).into_response()
 }
 
-/// Answers first and leaves then.
+/// The doors let a request that is under way end before they close, this one too.
 async fn stop(State(daemon): State<Arc<Daemon>>) -> Response {
     let status = daemon.status();
-    let shutdown = daemon.shutdown.clone();
-    tokio::spawn(async move {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        shutdown.cancel();
-    });
+    daemon.shutdown.cancel();
     Json(status).into_response()
 }
 

@@ -103,6 +103,19 @@ fn a_client_that_leaves_mid_cell_leaves_a_job_behind() {
 }
 
 #[test]
+fn a_daemon_that_was_stopped_stays_so_until_the_client_calls_again() {
+    let home = Home::new();
+    let mut client = home.initialized_client();
+    client.execute("x = 1");
+    let daemon = Watched::new(daemon_of(&mut client));
+    assert!(home.run(&["stop"]).status.success());
+    daemon.assert_ends();
+    assert_eq!(home.run(&["stop"]).stdout, "no daemon is running\n");
+    let told = "the pylair daemon was stopped and a new one was started: all sessions and their variables are gone";
+    assert_eq!(client.execute("1")["notes"], json!([told]));
+}
+
+#[test]
 fn a_cell_whose_bridge_is_killed_goes_on_as_a_job() {
     let home = Home::new();
     let mut client = home.initialized_client();

@@ -1,6 +1,9 @@
 //! Checkpoints: what a rollback restores, when none is made, and what is said of either.
 
-use pylair::session::Outcome;
+use pylair::{
+    journal::EventKind,
+    session::{Outcome, RestartMode},
+};
 
 use crate::support::on_each_python;
 
@@ -112,5 +115,21 @@ fn cells_run_back_to_back_are_named_when_they_are_lost() {
             ),
             _ => assert_eq!((x.as_str(), back), ("2", "the session was rolled back to where it was after cell 2")),
         }
+    });
+}
+
+#[test]
+fn clearing_keeps_the_process_and_forgets_the_checkpoint() {
+    on_each_python(async |core| {
+        let session = core.session().await;
+        session.value("import math\nx = 1").await;
+        core.wait_for_checkpoint(&session, 1).await;
+        let pid = session.pid();
+        let notes = session.session.restart(RestartMode::Clear).await.expect("it is idle");
+        assert_eq!(notes, ["all variables are gone; imported modules stay loaded"]);
+        core.wait_for_event(&session, |event| matches!(event, EventKind::SessionCleared {})).await;
+        assert_eq!(session.status_checkpoint(), None, "it held what was thrown away");
+        assert_eq!(session.value("'x' in globals(), 'math' in __import__('sys').modules").await, "(False, True)");
+        assert_eq!(session.pid(), pid);
     });
 }

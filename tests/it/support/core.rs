@@ -112,7 +112,8 @@ impl Core {
         self.wait_for_event(session, |event| matches!(event, EventKind::CheckpointSkipped { .. })).await;
     }
 
-    async fn wait_for_event(&self, session: &TestSession, wanted: impl Fn(&EventKind) -> bool) {
+    /// Waits until something is in the session's history.
+    pub async fn wait_for_event(&self, session: &TestSession, wanted: impl Fn(&EventKind) -> bool) {
         let info = &session.session.info;
         let events = self.daemon.journal.follow(Some(&info.owner), Some(&info.handle), 0);
         let mut events = std::pin::pin!(events);
@@ -177,6 +178,11 @@ impl TestSession {
     }
 
     /// The worker.
+    /// The cell whose end the session can be set back to.
+    pub fn status_checkpoint(&self) -> Option<u64> {
+        self.session.status().checkpoint_cell
+    }
+
     pub fn pid(&self) -> i32 {
         self.session.status().pid.expect("it has a worker")
     }
