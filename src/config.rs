@@ -161,8 +161,48 @@ fn short_enough(path: PathBuf, uid: u32) -> PathBuf {
 #[serde(rename_all = "snake_case")]
 pub enum Checkpoints {
     Off,
-    /// After cells, in the idle gap; the newest one is kept.
+    /// After cells, in the idle gap; the newest few are kept.
     Auto,
+    /// The same, so many are kept.
+    Newest(usize),
+}
+
+impl Checkpoints {
+    /// Each costs a process and, while nothing is written, a megabyte.
+    const FEW: usize = 3;
+    const MOST: usize = 20;
+
+    /// How many a session keeps.
+    pub fn ring(self) -> usize {
+        match self {
+            Self::Off => 0,
+            Self::Auto => Self::FEW,
+            Self::Newest(count) => count,
+        }
+    }
+}
+
+/// The setting as it may be written in a file: a word or a number.
+#[derive(Debug, Deserialize)]
+#[serde(from = "toml::Value")]
+struct CheckpointsText(String);
+
+impl From<toml::Value> for CheckpointsText {
+    fn from(value: toml::Value) -> Self {
+        Self(value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+    }
+}
+
+impl std::str::FromStr for Checkpoints {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "off" | "0" => Ok(Self::Off),
+            _ => text.parse().ok().filter(|count| *count <= Self::MOST).map(Self::Newest).ok_or(()),
+        }
+    }
 }
 
 /// One resolved setting, for `pylair doctor`.
@@ -200,7 +240,7 @@ struct File {
     wait_s: Option<f64>,
     max_chars: Option<usize>,
     max_output_mb: Option<u64>,
-    checkpoints: Option<String>,
+    checkpoints: Option<CheckpointsText>,
     idle_exit_s: Option<u64>,
     session_ttl_s: Option<u64>,
     max_sessions: Option<usize>,
@@ -245,19 +285,17 @@ impl Config {
         let checkpoints = resolver.pick(
             "checkpoints",
             None,
-            |file| file.checkpoints.clone(),
+            |file| file.checkpoints.as_ref().map(|CheckpointsText(text)| text.clone()),
             "auto".to_owned(),
-            "`auto` or `off`",
+            "`auto`, `off` or a number",
         )?;
         let idle_exit_s = resolver.pick("idle_exit_s", None, |file| file.idle_exit_s, 900, "seconds, 0 for never")?;
-        let session_ttl_s = resolver.pick("session_ttl_s", None, |file| file.session_ttl_s, 86_400, "seconds")?;
+        let session_ttl_s = resolver.pick("session_ttl_s", None, |file| file.session_ttl_s, 8 * 3600, "seconds")?;
         let max_sessions =
-            resolver.pick("max_sessions", None, |file| file.max_sessions, 256, "a number of sessions")?;
-        let checkpoints = match checkpoints.as_str() {
-            "auto" => Checkpoints::Auto,
-            "off" => Checkpoints::Off,
-            other => return Err(resolver.invalid("checkpoints", other, "`auto` or `off`")),
-        };
+            resolver.pick("max_sessions", None, |file| file.max_sessions, 200, "a number of sessions")?;
+        let checkpoints = checkpoints.parse().map_err(|()| {
+            resolver.invalid("checkpoints", &checkpoints, "`auto`, `off` or how many to keep, up to 20")
+        })?;
         let timeout = seconds(timeout_s)
             .ok_or_else(|| resolver.invalid("timeout_s", &timeout_s.to_string(), "seconds, 0 for none"))?;
         let wait = seconds(wait_s).ok_or_else(|| resolver.invalid("wait_s", &wait_s.to_string(), "seconds"))?;

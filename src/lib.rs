@@ -21,6 +21,7 @@ pub mod daemon;
 pub mod descriptor;
 pub mod journal;
 pub mod keeper;
+pub mod machine;
 pub mod mcp;
 pub mod output;
 pub mod probe;

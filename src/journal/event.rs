@@ -65,6 +65,11 @@ pub enum EventKind {
         stream: Stream,
         text: String,
     },
+    Display {
+        cell: u64,
+        mime: String,
+        resource: String,
+    },
     CellEnded {
         cell: u64,
         job: String,
@@ -104,6 +109,7 @@ impl EventKind {
             EventKind::SessionRolledBack { .. } => "session_rolled_back",
             EventKind::CellStarted { .. } => "cell_started",
             EventKind::Output { .. } => "output",
+            EventKind::Display { .. } => "display",
             EventKind::CellEnded { .. } => "cell_ended",
             EventKind::CheckpointMade { .. } => "checkpoint_made",
             EventKind::CheckpointSkipped { .. } => "checkpoint_skipped",
@@ -137,6 +143,10 @@ impl EventKind {
                 }
             }
             EventKind::Output { text, .. } => clip(text, MAX_TEXT_BYTES),
+            EventKind::Display { mime, resource, .. } => {
+                clip(mime, MAX_LABEL_BYTES);
+                clip(resource, MAX_LABEL_BYTES);
+            }
             EventKind::CellEnded { job, outcome, result, error, .. } => {
                 clip(job, MAX_LABEL_BYTES);
                 clip(outcome, MAX_LABEL_BYTES);
@@ -165,6 +175,7 @@ impl EventKind {
             | EventKind::DaemonStopped { reason } => reason.len(),
             EventKind::CellStarted { job, code, client, .. } => job.len() + code.len() + client.len(),
             EventKind::Output { text, .. } => text.len(),
+            EventKind::Display { mime, resource, .. } => mime.len() + resource.len(),
             EventKind::CellEnded { job, outcome, result, error, .. } => {
                 job.len()
                     + outcome.len()

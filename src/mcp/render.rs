@@ -47,6 +47,14 @@ pub fn report_text(report: &Report) -> String {
         }
     }
     text.push(']');
+    for display in &report.displays {
+        let title = display.title.as_deref().map(|title| format!("{title}, ")).unwrap_or_default();
+        let place = match &display.resource {
+            Some(resource) if display.inline.is_none() => format!("read {resource}"),
+            _ => "shown".to_owned(),
+        };
+        let _infallible = write!(text, "\n[{title}{}, {}: {place}]", display.mime, size_text(display.bytes));
+    }
     if report.outcome == Outcome::Running {
         let _infallible = write!(
             text,
@@ -70,6 +78,14 @@ fn push_block(text: &mut String, block: &str) {
     }
 }
 
+fn size_text(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} bytes"),
+        1024..1_048_576 => format!("{} KB", bytes / 1024),
+        _ => format!("{} MB", bytes >> 20),
+    }
+}
+
 fn duration_text(milliseconds: f64) -> String {
     if milliseconds < 10.0 {
         format!("{milliseconds:.2} ms")
@@ -80,12 +96,25 @@ fn duration_text(milliseconds: f64) -> String {
     }
 }
 
-/// An execution in the form the caller asked for.
-pub fn report(report: &Report, structured: bool) -> CallToolResult {
+/// An execution in the form the caller asked for. `images` are the inline ones of its displays, by their number, in base64.
+pub fn report(mut report: Report, images: Vec<(usize, String)>, structured: bool) -> CallToolResult {
     if structured {
-        return data(report, None);
+        for display in &mut report.displays {
+            let image = images.iter().find(|(index, _)| Some(*index) == display.inline);
+            if let Some((_, image)) = image {
+                display.data = Some(image.clone());
+                display.resource = None;
+            }
+        }
+        return data(&report, None);
     }
-    CallToolResult::success(vec![ContentBlock::text(report_text(report))])
+    let mut content = vec![ContentBlock::text(report_text(&report))];
+    for (index, image) in images {
+        if let Some(display) = report.displays.iter().find(|display| display.inline == Some(index)) {
+            content.push(ContentBlock::image(image, display.mime.clone()));
+        }
+    }
+    CallToolResult::success(content)
 }
 
 /// A data tool's answer: structured, with the same as text for clients that read only that.

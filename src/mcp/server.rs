@@ -5,6 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt,
     model::{
@@ -148,6 +149,22 @@ impl Server {
         Ok(text)
     }
 
+    /// A rich value: text as text, the rest as bytes.
+    async fn read_display(&self, uri: &str, job: &str, index: &str) -> Result<ResourceContents, ErrorData> {
+        let not_found = |why: String| ErrorData::resource_not_found(why, None);
+        let index: usize = index.parse().map_err(|_| not_found(format!("{uri} is not the uri of a display")))?;
+        let (outputs, job) = (self.daemon.sessions.parts.outputs.clone(), job.to_owned());
+        let read = tokio::task::spawn_blocking(move || outputs.read_part(&job, index)).await;
+        let (mime, bytes) =
+            read.map_err(|error| ErrorData::internal_error(error.to_string(), None))?.map_err(|error| {
+                not_found(format!("{error}; {}", error.hint().unwrap_or("see the job's answer for its uri")))
+            })?;
+        Ok(match String::from_utf8(bytes) {
+            Ok(text) => ResourceContents::text(text, uri).with_mime_type(mime),
+            Err(error) => ResourceContents::blob(BASE64_STANDARD.encode(error.as_bytes()), uri).with_mime_type(mime),
+        })
+    }
+
     async fn read_history(&self, caller: &Caller, target: &str) -> Result<String, ErrorData> {
         let session = self
             .daemon
@@ -235,6 +252,8 @@ impl ServerHandler for Server {
             ResourceTemplate::new("pylair://output/{job}{?offset,limit}", "output")
                 .with_description("The whole output of a cell, in pages")
                 .with_mime_type("text/plain"),
+            ResourceTemplate::new("pylair://display/{job}/{number}", "display")
+                .with_description("A rich value that a cell showed"),
             ResourceTemplate::new("pylair://history/{session}", "history")
                 .with_description("What happened in a session")
                 .with_mime_type("application/x-ndjson"),
@@ -251,11 +270,16 @@ impl ServerHandler for Server {
         let caller = self.caller(&context);
         let (text, mime) = if let Some(job) = path.strip_prefix("pylair://output/") {
             (self.read_output(&uri, job, query)?, "text/plain")
+        } else if let Some((job, index)) = path.strip_prefix("pylair://display/").and_then(|path| path.split_once('/'))
+        {
+            let contents = self.read_display(path, job, index).await?;
+            return Ok(ReadResourceResult::new(vec![contents]).into());
         } else if let Some(target) = path.strip_prefix("pylair://history/") {
             (self.read_history(&caller, target).await?, "application/x-ndjson")
         } else {
-            let message =
-                format!("there is no resource {uri}; there are pylair://output/JOB and pylair://history/SESSION");
+            let message = format!(
+                "there is no resource {uri}; there are pylair://output/JOB, pylair://display/JOB/N and pylair://history/SESSION"
+            );
             return Err(ErrorData::resource_not_found(message, None));
         };
         let contents = ResourceContents::text(text, uri).with_mime_type(mime);

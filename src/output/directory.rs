@@ -40,7 +40,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_output_bytes: 64 * 1024 * 1024,
-            max_files: 500,
+            max_files: 2000,
             max_total_bytes: 1024 * 1024 * 1024,
             max_age: Duration::from_hours(30 * 24),
         }
@@ -146,6 +146,15 @@ impl Outputs {
         Ok(info(id, &view, &header))
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.directory.path
+    }
+
+    /// Something of this size was written.
+    pub(super) fn finished(&self, bytes: u64) {
+        self.directory.finished(bytes);
+    }
+
     /// Removes files over the limits, oldest first, but none of a live capture. Returns how many. Captures
     /// do it now and then as they finish; the daemon does it once at its start.
     pub fn sweep(&self) -> Result<usize, Error> {
@@ -247,7 +256,7 @@ impl Directory {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.path).map_err(failed("list", &self.path))? {
             let path = entry.map_err(failed("list", &self.path))?.path();
-            if path.extension() != Some(OsStr::new(SUFFIX)) {
+            if ![SUFFIX, super::parts::SUFFIX].map(OsStr::new).iter().any(|suffix| path.extension() == Some(*suffix)) {
                 continue;
             }
             // Somebody else may have removed it meanwhile.
@@ -288,7 +297,7 @@ pub(super) fn open_existing(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(no_follow).open(path)
 }
 
-fn check_id(id: &str) -> Result<(), Error> {
+pub(super) fn check_id(id: &str) -> Result<(), Error> {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if id.is_empty() || id.len() > MAX_ID_BYTES || !id.bytes().all(allowed) {
         return Err(Error::BadId { id: id.to_owned() });
@@ -308,7 +317,7 @@ fn info(id: &str, view: &View, header: &Header) -> Info {
     }
 }
 
-fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+pub(super) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_owned();
     move |source| Error::Io { action, path, source }
 }

@@ -5,6 +5,7 @@
 mod capture;
 mod directory;
 mod excerpt;
+mod parts;
 mod patterns;
 mod tape;
 #[cfg(test)]

@@ -34,6 +34,7 @@ use crate::{
         confine::{Confinement, Profile},
         pid_within,
     },
+    machine::available_memory_mb,
     output::Stream,
 };
 
@@ -47,9 +48,12 @@ const SPARE_DELAY: Duration = Duration::from_millis(5);
 const CLOSE_GRACE: Duration = Duration::from_secs(5);
 /// Forking a heap of small objects costs 43 ms for each GB of it.
 const MAX_SMALL_OBJECTS_MB: u64 = 1024;
+const MAX_PEEKS: usize = 64;
 const EXIT_STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 /// The forced-unwind signal of the probe, SIGRTMIN+1 as Python and glibc count it.
 const FORCE_OFFSET: i32 = 1;
+/// The signal after which the probe looks for a question on its control socket.
+const PEEK_OFFSET: i32 = 2;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -147,10 +151,31 @@ pub enum LinkEvent {
     Reply(Box<Reply>, Vec<u8>),
     /// The first bytes of `Link::chunk` are output.
     Output(Stream, usize),
+    /// An answer to [`Link::peek`].
+    Peeked(u64, Result<serde_json::Value, Refusal>),
     /// The worker ended, by itself or because of what it or somebody did.
     Died {
         why: Option<String>,
     },
+}
+
+/// Why a probe did not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    pub message: String,
+    pub kind: Option<String>,
+    pub hint: Option<String>,
+}
+
+impl Refusal {
+    /// Words for programs that probes use; a worker cannot invent others.
+    const KINDS: &[&str] =
+        &["bad_path", "no_such_name", "no_such_attribute", "no_such_item", "no_source", "no_such_file"];
+
+    pub fn known_kind(&self) -> &'static str {
+        let kind = self.kind.as_deref().unwrap_or_default();
+        Self::KINDS.iter().find(|known| **known == kind).copied().unwrap_or("refused")
+    }
 }
 
 /// A frozen copy of the worker.
@@ -194,6 +219,7 @@ pub struct Link {
     swept: VecDeque<usize>,
     unanswered_signals: usize,
     expected_checkpoint: Option<String>,
+    peeked: VecDeque<(u64, Result<serde_json::Value, Refusal>)>,
     template: Arc<Template>,
     worker: Worker,
     frozen: Vec<Frozen>,
@@ -201,6 +227,8 @@ pub struct Link {
     chunk: Vec<u8>,
     next_id: u64,
     confined: bool,
+    /// Shared by all links whose workers are below one keeper.
+    family: Arc<()>,
     dead: bool,
     open: Open,
     burst: Burst,
@@ -214,6 +242,49 @@ struct Open {
     stderr: bool,
 }
 
+/// Our ends of a worker's descriptors.
+struct Ends {
+    requests: OwnedFd,
+    replies: OwnedFd,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+    dump: OwnedFd,
+    control: Control,
+}
+
+/// The worker's ends: requests, replies, stdout, stderr, dump, control.
+struct TheirEnds([OwnedFd; 6]);
+
+impl TheirEnds {
+    fn each(&self) -> Vec<BorrowedFd<'_>> {
+        self.0.iter().map(AsFd::as_fd).collect()
+    }
+}
+
+impl Ends {
+    fn new() -> Result<(Self, TheirEnds), Error> {
+        let (requests_end, requests) = pipe()?;
+        let (replies, replies_end) = pipe()?;
+        let (stdout, stdout_end) = pipe()?;
+        let (stderr, stderr_end) = pipe()?;
+        let (dump, dump_end) = pipe()?;
+        for end in [&stdout, &stderr] {
+            // More room while we pause in a burst. The kernel may refuse, the default will do.
+            let _refused = rustix::pipe::fcntl_setpipe_size(end, OUTPUT_PIPE_BYTES);
+        }
+        let (control, control_end) = Control::pair().map_err(Error::Descriptors)?;
+        for end in [&requests, &dump] {
+            rustix::io::ioctl_fionbio(end, true).map_err(|e| Error::Descriptors(e.into()))?;
+        }
+        let ours = Self { requests, replies, stdout, stderr, dump, control };
+        Ok((ours, TheirEnds([requests_end, replies_end, stdout_end, stderr_end, dump_end, control_end])))
+    }
+}
+
+fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
+    rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| Error::Descriptors(e.into()))
+}
+
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default)]
 struct ControlMessage {
@@ -224,6 +295,11 @@ struct ControlMessage {
     resumed: Option<String>,
     lost: Vec<String>,
     error: Option<String>,
+    peek: Option<u64>,
+    answer: Option<serde_json::Value>,
+    refused: Option<String>,
+    kind: Option<String>,
+    hint: Option<String>,
 }
 
 impl Link {
@@ -263,26 +339,8 @@ impl Link {
         confined: Option<(&Confinement, nursery::ConfinedKeeper)>,
         first: &[u8],
     ) -> Result<Self, Error> {
-        let pipe =
-            || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| Error::Descriptors(e.into()));
-        let (requests_end, requests) = pipe()?;
-        let (replies, replies_end) = pipe()?;
-        let (stdout, stdout_end) = pipe()?;
-        let (stderr, stderr_end) = pipe()?;
-        let (dump, dump_end) = pipe()?;
-        for end in [&stdout, &stderr] {
-            // More room while we pause in a burst. The kernel may refuse, the default will do.
-            let _refused = rustix::pipe::fcntl_setpipe_size(end, OUTPUT_PIPE_BYTES);
-        }
-        let (control, control_end) = Control::pair().map_err(Error::Descriptors)?;
-        let mut passed = vec![
-            requests_end.as_fd(),
-            replies_end.as_fd(),
-            stdout_end.as_fd(),
-            stderr_end.as_fd(),
-            dump_end.as_fd(),
-            control_end.as_fd(),
-        ];
+        let (ours, theirs) = Ends::new()?;
+        let mut passed = theirs.each();
         let is_confined = confined.is_some();
         let (keeper, mut failed) = if let Some((confinement, keeper)) = &confined {
             passed.push(keeper.pidfd.as_fd());
@@ -305,13 +363,12 @@ impl Link {
             }
             (None, None) => unreachable!("a keeper was made or passed"),
         };
-        drop((requests_end, replies_end, stdout_end, stderr_end, dump_end, control_end));
+        drop(theirs);
         // Before it is there to read it, so that nobody waits for the other: a round trip less. What does not fit follows.
-        rustix::io::ioctl_fionbio(&requests, true).map_err(|e| Error::Descriptors(e.into()))?;
-        let written = if first.is_empty() { 0 } else { rustix::io::write(&requests, first).unwrap_or(0) };
+        let written = if first.is_empty() { 0 } else { rustix::io::write(&ours.requests, first).unwrap_or(0) };
         let start = |message: String| Error::Start { message };
         let hello = tokio::select! {
-            hello = control.receive_message::<ControlMessage>() => hello,
+            hello = ours.control.receive_message::<ControlMessage>() => hello,
             Ok(message) = &mut failed => return Err(start(message)),
         };
         let (message, mut datagram) = hello.map_err(|error| start(error.to_string()))?;
@@ -329,33 +386,45 @@ impl Link {
         if keeper_pidfd.is_none() {
             keeper_pidfd = keeper_above(worker.pid, template.pid());
         }
-        rustix::io::ioctl_fionbio(&dump, true).map_err(|e| Error::Descriptors(e.into()))?;
-        let link = Self {
-            requests,
-            replies: readable(replies).map_err(Error::Descriptors)?,
-            stdout: readable(stdout).map_err(Error::Descriptors)?,
-            stderr: readable(stderr).map_err(Error::Descriptors)?,
-            dump,
-            control,
+        let link = Self::assemble(ours, keeper, keeper_pidfd, template, worker, (is_confined, Arc::default()))?;
+        link.write(&first[written..]).await?;
+        Ok(link)
+    }
+
+    fn assemble(
+        ends: Ends,
+        keeper: Control,
+        keeper_pidfd: Option<AsyncFd<OwnedFd>>,
+        template: Arc<Template>,
+        worker: Worker,
+        (confined, family): (bool, Arc<()>),
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            requests: ends.requests,
+            replies: readable(ends.replies).map_err(Error::Descriptors)?,
+            stdout: readable(ends.stdout).map_err(Error::Descriptors)?,
+            stderr: readable(ends.stderr).map_err(Error::Descriptors)?,
+            dump: ends.dump,
+            control: ends.control,
             keeper,
             keeper_pidfd,
             keeper_exits: Exits::default(),
             swept: VecDeque::new(),
             unanswered_signals: 0,
             expected_checkpoint: None,
+            peeked: VecDeque::new(),
             template,
             worker,
             frozen: Vec::new(),
             inbox: BytesMut::with_capacity(READ_BYTES),
             chunk: vec![0; READ_BYTES],
             next_id: Self::START + 1,
-            confined: is_confined,
+            confined,
+            family,
             dead: false,
             open: Open { replies: true, stdout: true, stderr: true },
             burst: Burst::new(),
-        };
-        link.write(&first[written..]).await?;
-        Ok(link)
+        })
     }
 
     fn is_alive(&self) -> bool {
@@ -389,11 +458,27 @@ impl Link {
         Ok(id)
     }
 
+    /// Asks in the middle of a cell. The answer is an event, unless the worker is in C code that does not come back.
+    pub fn peek(&self, id: u64, op: &Op) -> Result<(), Error> {
+        let message = serde_json::json!({"op": "peek", "peek": id, "request": op});
+        let sent = self.control.send(&message, &[]);
+        sent.map_err(|error| Error::Unreachable { message: error.to_string() })?;
+        self.signal_raw(libc::SIGRTMIN() + PEEK_OFFSET);
+        Ok(())
+    }
+
+    /// Passes the file that the next `save` or `restore` is about.
+    pub fn pass_file(&self, file: &OwnedFd) -> Result<(), Error> {
+        let sent = self.control.send(&serde_json::json!({"op": "file"}), &[file.as_fd()]);
+        sent.map_err(|error| Error::Unreachable { message: error.to_string() })
+    }
+
     /// Asks for a frozen copy under this id.
     pub async fn request_checkpoint(&mut self, id: &str) -> Result<u64, Error> {
         self.expected_checkpoint = Some(id.to_owned());
         let op = Op::Checkpoint {
             checkpoint: id.to_owned(),
+            // A copy may come to cost as much as its worker has.
             max_rss_mb: available_memory_mb().map(|mb| mb / 3),
             max_small_mb: Some(MAX_SMALL_OBJECTS_MB),
         };
@@ -425,6 +510,9 @@ impl Link {
     /// The next thing that happens. Cancel-safe.
     pub async fn next(&mut self) -> LinkEvent {
         loop {
+            if let Some((id, answer)) = self.peeked.pop_front() {
+                return LinkEvent::Peeked(id, answer);
+            }
             match wire::decode::<Reply>(&mut self.inbox) {
                 Ok(Some((reply, blob))) => return LinkEvent::Reply(Box::new(reply), blob),
                 Ok(None) => {}
@@ -506,6 +594,21 @@ impl Link {
     /// A worker offers the way to its frozen copy, which then has to say who it is itself.
     async fn control_said(&mut self, datagram: Datagram) {
         let message: ControlMessage = serde_json::from_slice(&datagram.bytes).unwrap_or_default();
+        if let Some(id) = message.peek {
+            let answer = match (message.answer, message.refused) {
+                (Some(answer), _) => Ok(answer),
+                (None, refused) => Err(Refusal {
+                    message: refused.unwrap_or_else(|| "it gave no answer".to_owned()),
+                    kind: message.kind,
+                    hint: message.hint,
+                }),
+            };
+            // One who asks is waiting for each; more than that is a worker gone wild.
+            if self.peeked.len() < MAX_PEEKS {
+                self.peeked.push_back((id, answer));
+            }
+            return;
+        }
         // Only what was asked for, and once: each copy costs descriptors of ours.
         let expected =
             message.checkpoint.filter(|id| self.expected_checkpoint.take_if(|expected| expected == id).is_some());
@@ -553,10 +656,47 @@ impl Link {
         true
     }
 
-    /// Lets go of all frozen copies but the newest `keep`.
-    pub fn keep_newest_checkpoints(&mut self, keep: usize) {
-        let excess = self.frozen.len().saturating_sub(keep);
-        self.frozen.drain(..excess);
+    /// Lets go of a frozen copy.
+    pub fn drop_checkpoint(&mut self, id: &str) {
+        self.frozen.retain(|frozen| frozen.id != id);
+    }
+
+    /// Makes a worker of another session out of a frozen copy, which stays. Returns its link and what of the original it lacks.
+    pub async fn branch(&mut self, id: &str) -> Result<(Self, Vec<String>), Error> {
+        let frozen =
+            self.frozen.iter().find(|frozen| frozen.id == id).ok_or_else(|| Error::NoCheckpoint(id.to_owned()))?;
+        let unreachable = |error: io::Error| Error::Unreachable { message: format!("its frozen copy: {error}") };
+        let (ours, theirs) = Ends::new()?;
+        frozen.control.send(&serde_json::json!({"op": "branch"}), &theirs.each()).map_err(unreachable)?;
+        drop(theirs);
+        let (message, mut datagram) = ours.control.receive_message::<ControlMessage>().await.map_err(unreachable)?;
+        if message.resumed.is_none() {
+            return Err(Error::Unreachable { message: "the branch did not begin".to_owned() });
+        }
+        let worker = Worker::from_datagram(&mut datagram, self.confined).map_err(unreachable)?;
+        // Its own ward, so that going back and ending here do not touch it.
+        let (keeper, keeper_end) = Control::pair().map_err(Error::Descriptors)?;
+        let order = format!("ward {}", worker.kept_pid);
+        self.keeper.send_bytes(order.as_bytes(), &[keeper_end.as_fd()]).map_err(unreachable)?;
+        drop(keeper_end);
+        let mut ready = tokio::time::timeout(ANSWER_TIMEOUT, keeper.receive())
+            .await
+            .map_err(|_| Error::Unreachable { message: "its keeper did not answer".to_owned() })?
+            .map_err(unreachable)?;
+        if !matches!(Report::parse(&ready.bytes), Some(Report::Ready)) {
+            let message = String::from_utf8_lossy(&ready.bytes).into_owned();
+            return Err(Error::Unreachable { message: format!("its keeper: {message}") });
+        }
+        let keeper_pidfd = ready.sender().and_then(|(_, pidfd)| readable(pidfd)).ok();
+        let link = Self::assemble(
+            ours,
+            keeper,
+            keeper_pidfd,
+            self.template.clone(),
+            worker,
+            (self.confined, self.family.clone()),
+        )?;
+        Ok((link, message.lost))
     }
 
     /// Ends the worker and goes on in its frozen copy.
@@ -569,8 +709,6 @@ impl Link {
         self.kill();
         self.ended(ANSWER_TIMEOUT).await;
         let swept = self.sweep(std::iter::once(frozen.worker.kept_pid)).await;
-        let pipe =
-            || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| Error::Descriptors(e.into()));
         // New pipes, because the old ones may hold half a frame in either direction.
         let (requests_end, requests) = pipe()?;
         let (replies, replies_end) = pipe()?;
@@ -709,19 +847,26 @@ impl Link {
 
     /// Ends the session's processes, all of them, and waits until its keeper is gone.
     pub async fn close(self) {
-        let Self { keeper, keeper_pidfd, frozen, worker, .. } = self;
-        drop((keeper, frozen));
-        let gone = match &keeper_pidfd {
-            Some(pidfd) => pidfd,
-            None => &worker.pidfd,
+        let Self { keeper, keeper_pidfd, frozen, worker, family, .. } = self;
+        drop(frozen);
+        // The keeper reads the end of its orders, ends what belongs to this session, and lets go of its end of the socket.
+        let ended = async {
+            rustix::net::shutdown(&keeper, rustix::net::Shutdown::Write)?;
+            while !keeper.receive().await?.bytes.is_empty() {}
+            Ok::<_, io::Error>(())
         };
-        if tokio::time::timeout(CLOSE_GRACE, gone.readable()).await.is_ok() {
+        if matches!(tokio::time::timeout(CLOSE_GRACE, ended).await, Ok(Ok(()))) {
             return;
         }
-        // A keeper that somebody stopped does not see that it is over. When it is killed the kernel or its template ends the rest.
-        tracing::warn!(pid = worker.pid, "a session's keeper did not end and is killed");
-        send_signal(gone.get_ref(), libc::SIGKILL);
+        // A keeper that somebody stopped does not see that it is over. When it is killed the kernel or its template ends the rest;
+        // but it may hold other sessions too.
+        tracing::warn!(pid = worker.pid, "a session's keeper did not end it");
         send_signal(worker.pidfd.get_ref(), libc::SIGKILL);
+        let mut gone = &worker.pidfd;
+        if let Some(keeper) = keeper_pidfd.as_ref().filter(|_| Arc::strong_count(&family) == 1) {
+            send_signal(keeper.get_ref(), libc::SIGKILL);
+            gone = keeper;
+        }
         if tokio::time::timeout(ANSWER_TIMEOUT, gone.readable()).await.is_err() {
             tracing::warn!(pid = worker.pid, "a session's processes did not end in time");
         }
@@ -756,13 +901,6 @@ fn keeper_above(worker: i32, template: Option<i32>) -> Option<AsyncFd<OwnedFd>> 
     }
     let parent = rustix::process::Pid::from_raw(parent)?;
     readable(rustix::process::pidfd_open(parent, rustix::process::PidfdFlags::empty()).ok()?).ok()
-}
-
-/// Memory that can be had without swapping: a frozen copy may come to cost as much as its worker has.
-fn available_memory_mb() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.split_whitespace().next()?.parse::<u64>().ok().map(|kilobytes| kilobytes / 1024)
 }
 
 /// Reads output that is ready; `None` when there is none after all.

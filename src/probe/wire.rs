@@ -53,7 +53,35 @@ pub enum Op {
     Start(Start),
     Execute {
         cell: u64,
+        /// What the source was made around; the probe refuses the cell if it is more than a path.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        path: Option<String>,
     },
+    RunFile {
+        cell: u64,
+        file: String,
+        args: Vec<String>,
+    },
+    Inspect(Inspect),
+    Source {
+        path: String,
+    },
+    /// The code is in the blob.
+    Complete {
+        cursor: usize,
+    },
+    /// The code is in the blob.
+    Imports,
+    Site {
+        directory: String,
+        bin: String,
+    },
+    Save {
+        verify_s: f64,
+        max_bytes: u64,
+    },
+    Restore,
+    Ping,
     Checkpoint {
         checkpoint: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,6 +90,34 @@ pub enum Op {
         max_small_mb: Option<u64>,
     },
     Clear,
+}
+
+/// What to look at and how much of it to tell.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Inspect {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    pub depth: u32,
+    pub max_items: usize,
+    pub max_chars: usize,
+    pub full: bool,
+    pub offset: usize,
+}
+
+/// One form of a rich value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    pub mime: String,
+    pub bytes: usize,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub inline: bool,
+}
+
+/// A file that a cell made, relative to its working directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MadeFile {
+    pub path: String,
+    pub bytes: u64,
 }
 
 /// What turns a freshly forked worker into this session's interpreter.
@@ -95,6 +151,16 @@ pub struct Reply {
     pub stream: u8,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Part>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<MadeFile>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<CellOutcome>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -264,7 +330,7 @@ mod tests {
     #[test]
     fn a_frame_cut_anywhere_waits_for_more() {
         let mut whole = Vec::new();
-        encode(Request { ch: 1, id: 2, op: Op::Execute { cell: 3 }, blob: 0 }, b"x = 1", &mut whole);
+        encode(Request { ch: 1, id: 2, op: Op::Execute { cell: 3, path: None }, blob: 0 }, b"x = 1", &mut whole);
         for cut in 0..whole.len() {
             let mut buffer = BytesMut::from(&whole[..cut]);
             assert_eq!(decode::<Request>(&mut buffer), Ok(None), "cut at {cut}");

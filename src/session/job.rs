@@ -8,7 +8,10 @@ use std::{
 use serde::Serialize;
 use tokio::sync::watch;
 
-use crate::{output::Capture, probe::wire::Raised};
+use crate::{
+    output::Capture,
+    probe::wire::{MadeFile, Raised},
+};
 
 /// How a cell ended, or that it has not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
@@ -64,7 +67,26 @@ pub struct Execution {
     pub duration: Duration,
     pub cpu: Duration,
     pub rss_mb: Option<f64>,
+    pub files: Vec<MadeFile>,
     pub notes: Vec<String>,
+}
+
+/// One form of a rich value that a cell showed, kept on disk.
+#[derive(Debug, Clone)]
+pub struct Shown {
+    /// From 1, in the order they came.
+    pub index: usize,
+    pub mime: String,
+    pub bytes: usize,
+    /// Small enough to be given to a model as it is.
+    pub inline: bool,
+    pub title: Option<String>,
+}
+
+impl Shown {
+    pub fn uri(&self, job: &str) -> String {
+        format!("pylair://display/{job}/{}", self.index)
+    }
 }
 
 impl Execution {
@@ -79,6 +101,7 @@ impl Execution {
             duration,
             cpu: Duration::ZERO,
             rss_mb: None,
+            files: Vec::new(),
             notes,
         }
     }
@@ -95,6 +118,7 @@ pub struct Job {
     pub capture: Arc<Capture>,
     /// Output that came between the cell before and this one.
     pub late: Option<Late>,
+    shown: Mutex<Vec<Shown>>,
     finished: OnceLock<Arc<Execution>>,
     done: watch::Sender<bool>,
 }
@@ -123,6 +147,7 @@ impl Job {
             started: Instant::now(),
             capture,
             late,
+            shown: Mutex::default(),
             finished: OnceLock::new(),
             done: watch::Sender::new(false),
         }
@@ -134,6 +159,15 @@ impl Job {
             tracing::error!(job = self.id, "a job ended twice");
         }
         self.done.send_replace(true);
+    }
+
+    pub(super) fn show(&self, shown: Shown) {
+        self.shown.lock().expect("no panic while locked").push(shown);
+    }
+
+    /// The rich values so far.
+    pub fn shown(&self) -> Vec<Shown> {
+        self.shown.lock().expect("no panic while locked").clone()
     }
 
     pub fn execution(&self) -> Option<Arc<Execution>> {

@@ -4,6 +4,7 @@
 //! session's state. Every door calls these methods and nothing below them.
 
 mod job;
+pub mod literal;
 mod notes;
 mod report;
 mod task;
@@ -20,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-pub use job::{Execution, Job, Jobs, Late, OnTimeout, Outcome, Variables};
+pub use job::{Execution, Job, Jobs, Late, OnTimeout, Outcome, Shown, Variables};
 pub use report::{Display, Report, cut_middle, output_uri};
 
 use crate::{
@@ -29,15 +30,22 @@ use crate::{
     journal::{EventKind, Journal},
     keeper::confine::Profile,
     output::Outputs,
-    probe::link::{self, Probes},
+    probe::{
+        link::{self, Probes, Refusal},
+        wire::Op,
+    },
     python::{self, Interpreter, Interpreters},
 };
 
 const MAX_CODE_BYTES: usize = 32 << 20;
 const MAX_NAME_CHARS: usize = 64;
 const MAX_ENV_BYTES: usize = 512 << 10;
+/// How many idle sessions are named to one who finds no room.
+const NAMED_IDLE: usize = 10;
 /// How many closed sessions are remembered, to tell an expired handle from a wrong one.
 const REMEMBERED: usize = 500;
+/// How long a worker may take to look something up.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 /// A session nobody named and nobody will ask for again, made by a stateless call.
 const FRESH_TTL: Duration = Duration::from_hours(1);
 
@@ -56,7 +64,19 @@ pub enum Error {
     #[error("`{0}` cannot be the name of a session")]
     BadName(String),
     #[error("{limit} sessions are open, which is the limit")]
-    TooMany { limit: usize },
+    TooMany { limit: usize, idle: Vec<(String, Duration)> },
+    #[error("{}", .0.message)]
+    Refused(Refusal),
+    #[error("the running cell is in code that cannot be looked into now, such as a long call into C")]
+    NotNow,
+    #[error("there is nothing to undo")]
+    NothingToUndo,
+    #[error("what cell {cell} did is not part of the session's state")]
+    NotInState { cell: u64, cells: Vec<u64> },
+    #[error("there is no checkpoint of the session after cell {cell}")]
+    NoCheckpoint { cell: u64, there: Vec<u64>, skipped: Option<String> },
+    #[error("the session cannot be branched now: {reason}")]
+    CannotBranch { reason: String },
     #[error("the code has {} bytes, over the limit of {MAX_CODE_BYTES}", .0)]
     CodeTooLong(usize),
     #[error("`{}` is not a directory", .0.display())]
@@ -105,6 +125,12 @@ impl Error {
             Self::NameTaken(_) => "name_taken",
             Self::BadName(_) | Self::CodeTooLong(_) | Self::NotADirectory(_) | Self::BadArgument(_) => "bad_argument",
             Self::TooMany { .. } => "too_many_sessions",
+            Self::Refused(refusal) => refusal.known_kind(),
+            Self::NotNow => "not_now",
+            Self::NothingToUndo => "nothing_to_undo",
+            Self::NotInState { .. } => "no_such_cell",
+            Self::NoCheckpoint { .. } => "no_checkpoint",
+            Self::CannotBranch { .. } => "cannot_branch",
             Self::Ambiguous { .. } => "ambiguous_session",
             Self::NotAllowed(_) => "not_allowed",
             Self::Startup(_) => "startup_failed",
@@ -134,7 +160,29 @@ impl Error {
             Self::BadName(_) => {
                 format!("1 to {MAX_NAME_CHARS} letters, digits, `-`, `_` or `.`, starting with a letter or digit")
             }
-            Self::TooMany { .. } => "close sessions with close_session, or raise `max_sessions`".to_owned(),
+            Self::TooMany { idle, .. } => {
+                let mut hint = "close sessions with close_session, or raise `max_sessions`".to_owned();
+                if !idle.is_empty() {
+                    let named = idle.iter().map(|(name, idle)| format!("{name} ({} min)", idle.as_secs() / 60));
+                    hint.push_str("; idle for longest: ");
+                    hint.push_str(&named.collect::<Vec<_>>().join(", "));
+                }
+                hint
+            }
+            Self::Refused(refusal) => refusal.hint.clone().unwrap_or_else(|| "see the tool's schema".to_owned()),
+            Self::NotNow => "try again, or look when the cell has ended: get_job waits for it".to_owned(),
+            Self::NothingToUndo => "no cell has changed the session, or it was just set back".to_owned(),
+            Self::NotInState { cells, .. } => format!("it holds the effects of {}", cells_text(cells)),
+            Self::NoCheckpoint { there, skipped, .. } => {
+                let there = if there.is_empty() {
+                    "there is no checkpoint at all; restart_session starts anew".to_owned()
+                } else {
+                    format!("there are checkpoints of {}", cells_text(there))
+                };
+                let skipped = skipped.as_ref().map(|reason| format!("; the last one was not made: {reason}"));
+                there + &skipped.unwrap_or_default()
+            }
+            Self::CannotBranch { .. } => "mend the reason, or branch from a checkpoint with `at`".to_owned(),
             Self::CodeTooLong(_) => "write the data to a file and read it from the code".to_owned(),
             Self::NotADirectory(_) => "pass an existing directory as `cwd`".to_owned(),
             Self::BadArgument(_) => "see the tool's schema".to_owned(),
@@ -148,6 +196,48 @@ impl Error {
             Self::Link(_) => "`pylair doctor` tries the interpreter and says what is wrong".to_owned(),
             Self::Output(error) => error.hint().unwrap_or("see the daemon's log").to_owned(),
             Self::Gone => "call open_session, or leave out `target` for the default session".to_owned(),
+        }
+    }
+}
+
+/// Cells by number, for hints.
+fn cells_text(cells: &[u64]) -> String {
+    const SHOWN: usize = 20;
+    let newest: Vec<_> = cells.iter().rev().take(SHOWN).rev().map(u64::to_string).collect();
+    let more = if cells.len() > SHOWN { "…, " } else { "" };
+    format!("cells {more}{} (0 is the start)", newest.join(", "))
+}
+
+/// What a cell is made of.
+#[derive(Debug, Clone)]
+pub enum Work {
+    /// Source; `path` is what it was made around, if it was made by pylair.
+    Code {
+        code: String,
+        path: Option<String>,
+    },
+    File {
+        file: PathBuf,
+        args: Vec<String>,
+    },
+}
+
+impl Work {
+    /// Code that does the same, for history; none when it is the code itself.
+    fn as_code(&self) -> Option<String> {
+        let Self::File { file, args } = self else { return None };
+        let file = literal::string(&file.display().to_string());
+        let argv: Vec<_> = std::iter::once(file.clone()).chain(args.iter().map(|arg| literal::string(arg))).collect();
+        let argv = argv.join(", ");
+        Some(format!(
+            "import sys; sys.argv = [{argv}]\nexec(compile(open({file}).read(), {file}, \"exec\"))  # run_file"
+        ))
+    }
+
+    fn into_request(self, cell: u64) -> (Op, String) {
+        match self {
+            Self::Code { code, path } => (Op::Execute { cell, path }, code),
+            Self::File { file, args } => (Op::RunFile { cell, file: file.display().to_string(), args }, String::new()),
         }
     }
 }
@@ -167,7 +257,7 @@ pub struct OpenOptions {
 }
 
 /// What does not change while a session lives.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Info {
     /// Opaque and unique; what a stateless client holds on to.
     pub handle: Arc<str>,
@@ -216,15 +306,23 @@ pub struct Status {
     pub last_used_at: String,
     pub pid: Option<i32>,
     pub rss_mb: Option<f64>,
-    /// The cell whose end can be gone back to.
-    pub checkpoint_cell: Option<u64>,
+    /// The cells after which the session can be gone back to.
+    pub checkpoints: Vec<u64>,
     /// Why there is no newer checkpoint.
     pub checkpoint_skipped: Option<String>,
+    pub uptime_s: f64,
+    /// Cells that have ended.
+    pub executions: u64,
+    pub mean_ms: Option<f64>,
+    pub last_ms: Option<f64>,
+    /// Of the worker, since it was started.
+    pub cpu_s: Option<f64>,
+    pub threads: Option<u64>,
 }
 
 /// What changes, written by the task only.
 #[derive(Debug)]
-pub(crate) struct Live {
+struct Live {
     state: State,
     cell: u64,
     job: Option<Arc<Job>>,
@@ -232,8 +330,32 @@ pub(crate) struct Live {
     last_used_at: Timestamp,
     pid: Option<i32>,
     rss_mb: Option<f64>,
-    checkpoint_cell: Option<u64>,
+    checkpoints: Vec<u64>,
     checkpoint_skipped: Option<String>,
+    opened: Instant,
+    executions: u64,
+    total_time: Duration,
+    last_time: Option<Duration>,
+}
+
+impl Live {
+    fn new() -> Self {
+        Self {
+            state: State::Idle,
+            cell: 0,
+            job: None,
+            last_used: Instant::now(),
+            last_used_at: Timestamp::now(),
+            pid: None,
+            rss_mb: None,
+            checkpoints: Vec::new(),
+            checkpoint_skipped: None,
+            opened: Instant::now(),
+            executions: 0,
+            total_time: Duration::ZERO,
+            last_time: None,
+        }
+    }
 }
 
 /// How a session is set back.
@@ -257,9 +379,20 @@ pub struct Interrupted {
     pub notes: Vec<String>,
 }
 
-pub(crate) enum Command {
+/// What `undo` did.
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
+pub struct Undone {
+    pub session: String,
+    /// The session is as it was after this cell; 0 is its start.
+    pub cell: u64,
+    /// Cells whose effects on variables are gone.
+    pub undone: Vec<u64>,
+    pub notes: Vec<String>,
+}
+
+enum Command {
     Execute {
-        code: String,
+        work: Work,
         timeout: Option<Duration>,
         on_timeout: OnTimeout,
         client: String,
@@ -274,11 +407,23 @@ pub(crate) enum Command {
         mode: RestartMode,
         answer: oneshot::Sender<Result<Vec<String>, Error>>,
     },
+    Ask {
+        question: task::Question,
+        answer: task::Answer,
+    },
+    Undo {
+        to: Option<u64>,
+        answer: oneshot::Sender<Result<Undone, Error>>,
+    },
+    Branch {
+        at: Option<u64>,
+        answer: oneshot::Sender<Result<task::Branched, Error>>,
+    },
 }
 
 /// How a session is told to end, whatever it is in the middle of, and tells that it has.
 #[derive(Debug, Default)]
-pub(crate) struct Ending {
+struct Ending {
     reason: std::sync::OnceLock<String>,
     closing: CancellationToken,
     closed: CancellationToken,
@@ -302,25 +447,59 @@ impl Session {
         on_timeout: OnTimeout,
         client: &str,
     ) -> Result<Arc<Job>, Error> {
-        if code.len() > MAX_CODE_BYTES {
+        self.run(Work::Code { code, path: None }, timeout, on_timeout, client).await
+    }
+
+    /// Starts a cell of any kind and returns its job at once.
+    pub async fn run(
+        &self,
+        work: Work,
+        timeout: Option<Duration>,
+        on_timeout: OnTimeout,
+        client: &str,
+    ) -> Result<Arc<Job>, Error> {
+        if let Work::Code { code, .. } = &work
+            && code.len() > MAX_CODE_BYTES
+        {
             return Err(Error::CodeTooLong(code.len()));
         }
-        let (answer, job) = oneshot::channel();
         let client = client.to_owned();
-        self.commands
-            .send(Command::Execute { code, timeout, on_timeout, client, answer })
-            .await
-            .map_err(|_| Error::Gone)?;
-        job.await.map_err(|_| Error::Gone)?
+        self.send(|answer| Command::Execute { work, timeout, on_timeout, client, answer }).await?
+    }
+
+    async fn send<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Error> {
+        let (answer, answered) = oneshot::channel();
+        self.commands.send(command(answer)).await.map_err(|_| Error::Gone)?;
+        answered.await.map_err(|_| Error::Gone)
+    }
+
+    /// Asks the worker something outside of any cell. What only looks is also answered in the middle of a cell, without running any of
+    /// the user's code; the rest is `busy` then.
+    pub async fn ask(&self, op: Op, blob: Vec<u8>, limit: Duration) -> Result<serde_json::Value, Error> {
+        let question = task::Question { op, blob, file: None, limit };
+        self.send(|answer| Command::Ask { question, answer }).await?
+    }
+
+    /// Looks something up, which takes no time worth speaking of.
+    pub async fn look<T: serde::de::DeserializeOwned>(&self, op: Op, blob: Vec<u8>) -> Result<T, Error> {
+        let answer = self.ask(op, blob, LOOK_TIMEOUT).await?;
+        serde_json::from_value(answer).map_err(|error| {
+            let message = format!("the worker's answer could not be read: {error}");
+            Error::Refused(Refusal { message, kind: None, hint: None })
+        })
+    }
+
+    /// Sets the session back to where it was after a cell: the one before the newest if none is named.
+    pub async fn undo(&self, to: Option<u64>) -> Result<Undone, Error> {
+        self.send(|answer| Command::Undo { to, answer }).await?
     }
 
     /// Interrupts the given job, or whatever runs, and waits until it has ended.
     pub async fn interrupt(&self, job: Option<&str>) -> Result<Interrupted, Error> {
-        let (answer, interrupted) = oneshot::channel();
-        let command = Command::Interrupt { job: job.map(str::to_owned), answer };
-        self.commands.send(command).await.map_err(|_| Error::Gone)?;
+        let job = job.map(str::to_owned);
+        let interrupted = self.send(|answer| Command::Interrupt { job, answer }).await?;
         let session = self.info.name.to_string();
-        let Some(job) = interrupted.await.map_err(|_| Error::Gone)? else {
+        let Some(job) = interrupted else {
             return Ok(Interrupted {
                 session,
                 job: None,
@@ -339,9 +518,7 @@ impl Session {
 
     /// A new worker with nothing in it. A running cell is killed and reported as such to whoever waits for it.
     pub async fn restart(&self, mode: RestartMode) -> Result<Vec<String>, Error> {
-        let (answer, restarted) = oneshot::channel();
-        self.commands.send(Command::Restart { mode, answer }).await.map_err(|_| Error::Gone)?;
-        restarted.await.map_err(|_| Error::Gone)?
+        self.send(|answer| Command::Restart { mode, answer }).await?
     }
 
     async fn close(&self, reason: &str) {
@@ -358,6 +535,7 @@ impl Session {
 
     pub fn status(&self) -> Status {
         let live = self.live.lock().expect("no panic while locked");
+        let used = live.pid.and_then(crate::machine::used_by);
         Status {
             name: self.info.name.to_string(),
             handle: self.info.handle.to_string(),
@@ -374,8 +552,17 @@ impl Session {
             last_used_at: live.last_used_at.to_string(),
             pid: live.pid,
             rss_mb: live.rss_mb,
-            checkpoint_cell: live.checkpoint_cell,
+            checkpoints: live.checkpoints.clone(),
             checkpoint_skipped: live.checkpoint_skipped.clone(),
+            uptime_s: live.opened.elapsed().as_secs_f64().round(),
+            executions: live.executions,
+            mean_ms: u32::try_from(live.executions)
+                .ok()
+                .filter(|count| *count > 0)
+                .map(|count| report::milliseconds(live.total_time / count)),
+            last_ms: live.last_time.map(report::milliseconds),
+            cpu_s: used.as_ref().map(|used| used.cpu_s),
+            threads: used.map(|used| used.threads),
         }
     }
 
@@ -490,7 +677,6 @@ impl Sessions {
             return self.find(caller, target);
         }
         if caller.default_session == DefaultSession::Fresh {
-            self.make_room().await;
             return self.open(caller, OpenOptions::default()).await;
         }
         if caller.default_session == DefaultSession::Main
@@ -574,7 +760,7 @@ impl Sessions {
         let reservation = self.reserve(caller, &name)?;
         let ttl = if name == handle { FRESH_TTL.min(self.parts.session_ttl) } else { self.parts.session_ttl };
         let info = Arc::new(Info {
-            handle: handle.clone(),
+            handle,
             name,
             owner: caller.owner.clone(),
             client: caller.client.clone(),
@@ -589,10 +775,46 @@ impl Sessions {
             opened_at: Timestamp::now(),
             ttl,
         });
-        let session = task::start(info.clone(), self.parts.clone()).await?;
+        let session = task::start(info.clone(), self.parts.clone(), None).await?;
+        self.add(&session);
+        drop(reservation);
+        Ok(session)
+    }
+
+    /// Makes a second session out of one: from what it is now, or from its checkpoint after a cell.
+    pub async fn branch(
+        &self,
+        caller: &Caller,
+        target: &str,
+        name: Option<String>,
+        at: Option<u64>,
+    ) -> Result<Session, Error> {
+        if !caller.may(Scope::Run) {
+            return Err(Error::NotAllowed("open sessions"));
+        }
+        let original = self.find(caller, target)?;
+        let name = name.unwrap_or_else(|| self.unused_name(caller, &format!("{}-branch", original.info.name)));
+        let name: Arc<str> = name.into();
+        let reservation = self.reserve(caller, &name)?;
+        let branched = original.send(|answer| Command::Branch { at, answer }).await??;
+        let info = Arc::new(Info {
+            handle: new_handle().into(),
+            name,
+            client: caller.client.clone(),
+            opened_at: Timestamp::now(),
+            ..(*original.info).clone()
+        });
+        let session = task::start(info, self.parts.clone(), Some(branched)).await?;
+        self.add(&session);
+        drop(reservation);
+        Ok(session)
+    }
+
+    fn add(&self, session: &Session) {
+        let info = &session.info;
         self.parts.journal.record(
             &info.owner,
-            &handle,
+            &info.handle,
             EventKind::SessionOpened {
                 name: info.name.to_string(),
                 python: info.interpreter.version.clone(),
@@ -600,9 +822,8 @@ impl Sessions {
                 cwd: info.cwd.display().to_string(),
             },
         );
-        self.registry.lock().expect("no panic while locked").open.insert(handle, session.clone());
-        drop(reservation);
-        Ok(session)
+        let mut registry = self.registry.lock().expect("no panic while locked");
+        registry.open.insert(info.handle.clone(), session.clone());
     }
 
     /// The base interpreter of a venv, if a session of the venv can be made from it exactly.
@@ -645,21 +866,6 @@ impl Sessions {
         });
     }
 
-    /// Stateless callers do not close what they opened: near the limit the one unused for longest makes room.
-    async fn make_room(&self) {
-        let oldest = {
-            let registry = self.registry.lock().expect("no panic while locked");
-            if registry.open.len() + registry.reserved.len() < self.parts.max_sessions {
-                return;
-            }
-            let fresh = registry.open.values().filter(|session| session.info.name == session.info.handle);
-            fresh.filter_map(|session| Some((session.idle_for()?, session.clone()))).max_by_key(|(idle, _)| *idle)
-        };
-        if let Some((_, session)) = oldest {
-            self.end(&session, "a newer session of a stateless client needed its place").await;
-        }
-    }
-
     async fn end(&self, session: &Session, reason: &str) {
         // A default session that is gone is opened anew when it is next meant; a slot in use right now notices by itself.
         self.defaults.lock().expect("no panic while locked").retain(|_, slot| {
@@ -697,7 +903,12 @@ impl Sessions {
         let mut registry = self.registry.lock().expect("no panic while locked");
         let open = registry.open.len() + registry.reserved.len();
         if open >= self.parts.max_sessions {
-            return Err(Error::TooMany { limit: self.parts.max_sessions });
+            let mine = registry.open.values().filter(|session| session.info.owner == caller.owner);
+            let mut idle: Vec<_> =
+                mine.filter_map(|session| Some((session.info.name.to_string(), session.idle_for()?))).collect();
+            idle.sort_by_key(|(_, idle)| std::cmp::Reverse(*idle));
+            idle.truncate(NAMED_IDLE);
+            return Err(Error::TooMany { limit: self.parts.max_sessions, idle });
         }
         let key = (caller.owner.clone(), name.clone());
         let taken = registry.reserved.contains(&key)
@@ -711,7 +922,6 @@ impl Sessions {
 
     /// A name nobody uses, made of what the client calls itself.
     fn free_name(&self, caller: &Caller) -> String {
-        let registry = self.registry.lock().expect("no panic while locked");
         let base: String = caller
             .client
             .chars()
@@ -719,7 +929,12 @@ impl Sessions {
             .take(24)
             .collect();
         let base = base.trim_matches('-');
-        let base = if base.is_empty() { "session" } else { base };
+        self.unused_name(caller, if base.is_empty() { "session" } else { base })
+    }
+
+    fn unused_name(&self, caller: &Caller, base: &str) -> String {
+        let registry = self.registry.lock().expect("no panic while locked");
+        let base = &base[..base.floor_char_boundary(MAX_NAME_CHARS - 8)];
         let taken = |name: &str| {
             registry.reserved.iter().any(|(owner, reserved)| *owner == caller.owner && **reserved == *name)
                 || registry.open.values().any(|s| s.info.owner == caller.owner && *s.info.name == *name)

@@ -4,7 +4,7 @@ use crate::probe::{exit::describe_exit, link::Restored};
 
 use super::{
     job::Outcome,
-    task::{Cause, Checkpoint, Ladder, Running, Step},
+    task::{Cause, Ladder, Running, Step},
 };
 
 /// What a stopped cell's caller must know: how hard it had to be stopped, and where it was.
@@ -65,19 +65,19 @@ fn stuck_place(stacks: &str) -> Option<String> {
     (!places.is_empty()).then(|| places.join(", called from "))
 }
 
-pub(super) fn rollback_notes(checkpoint: &Checkpoint, before_cell: u64, restored: &Restored) -> Vec<String> {
+/// Going back to the end of a cell; `lost` are cells in between that nobody meant to lose.
+pub(super) fn rollback(cell: u64, lost: &[u64], restored: &Restored) -> Vec<String> {
     let mut notes = Vec::new();
-    if checkpoint.cell + 1 >= before_cell {
-        notes.push(format!("the session was rolled back to where it was after cell {}", checkpoint.cell));
-    } else {
-        let first = checkpoint.cell + 1;
-        let last = before_cell - 1;
-        notes.push(format!(
-            "the session was rolled back to where it was after cell {}: what cells {first} to {last} did is lost",
-            checkpoint.cell
-        ));
+    let back = match cell {
+        0 => "the session was rolled back to where it was before its first cell".to_owned(),
+        cell => format!("the session was rolled back to where it was after cell {cell}"),
+    };
+    match lost {
+        [] => notes.push(back),
+        [only] => notes.push(format!("{back}: what cell {only} did is lost")),
+        [first, .., last] => notes.push(format!("{back}: what cells {first} to {last} did is lost")),
     }
-    notes.push("files, databases and the network are as the cell left them".to_owned());
+    notes.push("files, databases and the network are as they were left".to_owned());
     if !restored.lost.is_empty() {
         notes.push(format!("not restored: {}", restored.lost.join(", ")));
     }
@@ -146,13 +146,10 @@ mod tests {
 
     #[test]
     fn a_rollback_past_several_cells_names_what_is_lost() {
-        let check = |cell, before| {
-            let checkpoint = Checkpoint { id: String::new(), cell };
-            rollback_notes(&checkpoint, before, &Restored { lost: vec![], swept: 0 })[0].clone()
-        };
-        assert_eq!(check(4, 5), "the session was rolled back to where it was after cell 4");
+        let check = |cell, lost: &[u64]| rollback(cell, lost, &Restored { lost: vec![], swept: 0 })[0].clone();
+        assert_eq!(check(4, &[]), "the session was rolled back to where it was after cell 4");
         assert_eq!(
-            check(4, 8),
+            check(4, &[5, 7]),
             "the session was rolled back to where it was after cell 4: what cells 5 to 7 did is lost"
         );
     }

@@ -1,9 +1,11 @@
 //! What a caller is told about a cell: the structured form every door starts from, cut to a budget of characters.
 
+use std::fmt::Write;
+
 use serde::{Deserialize, Serialize};
 
-use super::job::{Execution, Job, Outcome, Variables};
-use crate::probe::wire::Raised;
+use super::job::{Execution, Job, Outcome, Shown, Variables};
+use crate::probe::wire::{MadeFile, Raised};
 
 /// The structured outcome of an execution.
 #[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
@@ -32,14 +34,81 @@ pub struct Report {
     pub merged: String,
 }
 
-/// A rich value a cell showed.
-#[derive(Debug, Clone, Serialize, Deserialize, schemars::JsonSchema)]
+/// One form of a rich value a cell showed, or a file it made.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Display {
     pub mime: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
+    /// In base64, instead of the resource.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    #[serde(default)]
+    pub bytes: u64,
+    /// Which of the job's values it is, when it is small enough to be given to a model as it is.
+    #[serde(skip)]
+    pub inline: Option<usize>,
+}
+
+impl Display {
+    fn of_shown(shown: &Shown, job: &str) -> Self {
+        Self {
+            mime: shown.mime.clone(),
+            resource: Some(shown.uri(job)),
+            data: None,
+            title: shown.title.clone(),
+            bytes: shown.bytes as u64,
+            inline: shown.inline.then_some(shown.index),
+        }
+    }
+
+    fn of_file(file: &MadeFile, session: &str) -> Self {
+        Self {
+            mime: mime_of(&file.path).to_owned(),
+            resource: Some(file_uri(session, &file.path)),
+            title: Some(file.path.clone()),
+            bytes: file.bytes,
+            ..Self::default()
+        }
+    }
+}
+
+/// Where a file of a session's workspace is read.
+pub fn file_uri(session: &str, path: &str) -> String {
+    let mut uri = format!("pylair://file/{session}/");
+    for byte in path.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+            uri.push(char::from(byte));
+        } else {
+            let _infallible = write!(uri, "%{byte:02X}");
+        }
+    }
+    uri
+}
+
+/// What a file is, as far as its name says.
+pub fn mime_of(path: &str) -> &'static str {
+    let extension = path.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase());
+    match extension.as_deref() {
+        Some("png") => "image/png",
+        Some("jpg" | "jpeg") => "image/jpeg",
+        Some("gif") => "image/gif",
+        Some("svg") => "image/svg+xml",
+        Some("webp") => "image/webp",
+        Some("html" | "htm") => "text/html",
+        Some("json") => "application/json",
+        Some("csv") => "text/csv",
+        Some("tsv") => "text/tab-separated-values",
+        Some("md") => "text/markdown",
+        Some("py") => "text/x-python",
+        Some("txt" | "log") => "text/plain",
+        Some("pdf") => "application/pdf",
+        Some("zip") => "application/zip",
+        Some("ipynb") => "application/x-ipynb+json",
+        _ => "application/octet-stream",
+    }
 }
 
 /// Where the whole output of a job is read.
@@ -72,6 +141,9 @@ impl Report {
             truncated = true;
             notes.push(format!("the result has {chars} characters, of which only a part was kept"));
         }
+        let mut displays: Vec<_> = job.shown().iter().map(|shown| Display::of_shown(shown, &job.id)).collect();
+        let files = execution.map(|execution| execution.files.as_slice()).unwrap_or_default();
+        displays.extend(files.iter().map(|file| Display::of_file(file, &job.session)));
         let elapsed = execution.map_or_else(|| job.started.elapsed(), |execution| execution.duration);
         Self {
             session: job.session.to_string(),
@@ -84,7 +156,7 @@ impl Report {
             merged: printed.merged.text,
             result,
             error,
-            displays: Vec::new(),
+            displays,
             variables: execution.map(|execution| execution.variables.clone()).unwrap_or_default(),
             duration_ms: milliseconds(elapsed),
             cpu_ms: execution.map_or(0.0, |execution| milliseconds(execution.cpu)),
@@ -100,7 +172,7 @@ impl Report {
     }
 }
 
-fn milliseconds(duration: std::time::Duration) -> f64 {
+pub(super) fn milliseconds(duration: std::time::Duration) -> f64 {
     (duration.as_secs_f64() * 1e6).round() / 1e3
 }
 
@@ -128,6 +200,11 @@ pub fn cut_middle(text: &str, max_chars: usize) -> (String, bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_files_are_safe_in_a_uri() {
+        assert_eq!(file_uri("main", "out/a b%.csv"), "pylair://file/main/out/a%20b%25.csv");
+    }
 
     #[test]
     fn a_cut_keeps_head_and_tail_and_never_the_budget_exceeds() {

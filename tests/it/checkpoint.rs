@@ -63,7 +63,7 @@ fn files_are_not_rolled_back_and_that_is_said() {
         session.value("x = 1").await;
         core.wait_for_checkpoint(&session, 1).await;
         let report = session.run(&format!("open('made.txt', 'w').write('by the cell')\n{DIE}")).await;
-        let told = "files, databases and the network are as the cell left them";
+        let told = "files, databases and the network are as they were left";
         assert!(report.notes.iter().any(|note| note == told), "{:?}", report.notes);
         assert_eq!(session.value("open('made.txt').read()").await, "'by the cell'");
     });
@@ -109,10 +109,9 @@ fn cells_run_back_to_back_are_named_when_they_are_lost() {
         let x = session.value("x").await;
         let back = report.notes.first().expect("it says where it went").as_str();
         match x.as_str() {
-            "1" => assert_eq!(
-                back,
-                "the session was rolled back to where it was after cell 1: what cells 2 to 2 did is lost"
-            ),
+            "1" => {
+                assert_eq!(back, "the session was rolled back to where it was after cell 1: what cell 2 did is lost")
+            }
             _ => assert_eq!((x.as_str(), back), ("2", "the session was rolled back to where it was after cell 2")),
         }
     });

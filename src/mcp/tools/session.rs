@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use rmcp::model::{CallToolResult, ProgressNotificationParam};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -84,7 +85,7 @@ pub async fn get_job(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let job = job.ok_or(core::Error::UnknownJob { job: args.job })?;
     let form = args.output.unwrap_or_default();
     if let Some(execution) = job.execution() {
-        return Ok(finish(&call, &job, Some(&execution), max_chars, form));
+        return Ok(finish(&call, &job, Some(&execution), max_chars, form).await);
     }
     let session = call.daemon.session_of(&call.caller, &job.session)?;
     if args.cancel == Some(true) {
@@ -119,10 +120,10 @@ async fn wait_and_report(
             job.execution()
         }
     };
-    Ok(finish(call, job, execution.as_deref(), max_chars, form))
+    Ok(finish(call, job, execution.as_deref(), max_chars, form).await)
 }
 
-fn finish(
+async fn finish(
     call: &Call<'_>,
     job: &Job,
     execution: Option<&core::Execution>,
@@ -131,7 +132,24 @@ fn finish(
 ) -> CallToolResult {
     let mut report = Report::new(job, execution, max_chars);
     report.notes.extend(call.take_note());
-    render::report(&report, form == OutputForm::Json)
+    let images = if report.displays.iter().any(|display| display.inline.is_some()) {
+        inline_images(call, &job.id, &report).await
+    } else {
+        Vec::new()
+    };
+    render::report(report, images, form == OutputForm::Json)
+}
+
+/// The images that a model can be shown, in base64.
+async fn inline_images(call: &Call<'_>, job: &str, report: &Report) -> Vec<(usize, String)> {
+    let outputs = call.daemon.sessions.parts.outputs.clone();
+    let indices: Vec<_> = report.displays.iter().filter_map(|display| display.inline).collect();
+    let job = job.to_owned();
+    let read = move || {
+        let read = |index: usize| Some((index, BASE64_STANDARD.encode(outputs.read_part(&job, index).ok()?.1)));
+        indices.into_iter().filter_map(read).collect()
+    };
+    tokio::task::spawn_blocking(read).await.unwrap_or_default()
 }
 
 /// Sends new output as progress until the future is dropped.

@@ -180,7 +180,7 @@ impl TestSession {
     /// The worker.
     /// The cell whose end the session can be set back to.
     pub fn status_checkpoint(&self) -> Option<u64> {
-        self.session.status().checkpoint_cell
+        self.session.status().checkpoints.last().copied()
     }
 
     pub fn pid(&self) -> i32 {

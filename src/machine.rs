@@ -1,0 +1,84 @@
+//! What processes use and what the machine has left, read from the kernel. Called by `session`, `probe` and `daemon` for status and limits.
+
+use std::{fs, path::Path};
+
+use serde::Serialize;
+
+/// What a process has used.
+#[derive(Debug, Clone, Copy)]
+pub struct Used {
+    pub cpu_s: f64,
+    pub threads: u64,
+}
+
+/// What there is left for everybody.
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
+pub struct Machine {
+    pub memory_mb: Option<u64>,
+    pub memory_available_mb: Option<u64>,
+    pub cpus: usize,
+    /// Processes that wanted to run, on average over the last minute.
+    pub load: Option<f64>,
+    /// Where pylair keeps its data.
+    pub disk_available_mb: Option<u64>,
+}
+
+pub fn used_by(pid: i32) -> Option<Used> {
+    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Behind the command, which is in parentheses and may hold anything: state is the third field.
+fn parse_stat(stat: &str) -> Option<Used> {
+    let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
+    let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+    #[expect(clippy::cast_precision_loss, reason = "centuries of ticks fit")]
+    let cpu_s = (number(11)? + number(12)?) as f64 / rustix::param::clock_ticks_per_second() as f64;
+    Some(Used { cpu_s, threads: number(17)? })
+}
+
+/// Memory that can be had without swapping.
+pub fn available_memory_mb() -> Option<u64> {
+    memory_mb(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
+}
+
+fn memory_mb(meminfo: &str, key: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(key))?;
+    line.split_whitespace().next()?.parse::<u64>().ok().map(|kilobytes| kilobytes / 1024)
+}
+
+impl Machine {
+    pub fn now(data: &Path) -> Self {
+        let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        let disk = rustix::fs::statvfs(data).ok();
+        Self {
+            memory_mb: memory_mb(&meminfo, "MemTotal:"),
+            memory_available_mb: memory_mb(&meminfo, "MemAvailable:"),
+            cpus: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            load: load.split(' ').next().and_then(|load| load.parse().ok()),
+            disk_available_mb: disk.map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) >> 20),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_a_strange_name_is_read() {
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194560 1 2 3 4 250 50 0 0 20 0 3 0 100";
+        let used = parse_stat(stat).unwrap();
+        let ticks = rustix::param::clock_ticks_per_second();
+        #[expect(clippy::cast_precision_loss, reason = "a small number")]
+        let expected = 300.0 / ticks as f64;
+        assert!((used.cpu_s - expected).abs() < 1e-9);
+        assert_eq!(used.threads, 3);
+    }
+
+    #[test]
+    fn this_process_has_threads_and_the_machine_memory() {
+        assert!(used_by(std::process::id().cast_signed()).unwrap().threads >= 1);
+        assert!(Machine::now(Path::new("/")).memory_mb.unwrap() > 0);
+    }
+}

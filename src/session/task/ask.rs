@@ -1,0 +1,179 @@
+//! Requests to a worker outside of cells: what it knows, asked between cells, or in the middle of one.
+
+use std::{
+    os::fd::OwnedFd,
+    time::{Duration, Instant},
+};
+
+use tokio::sync::oneshot;
+
+use super::{Branched, Error, Task};
+use crate::probe::{
+    link::Refusal,
+    wire::{Op, Reply},
+};
+
+/// How long a worker that was told to get on with it has for it.
+const HURRY_GRACE: Duration = Duration::from_secs(2);
+/// How long a running cell may take to come to a place where it can be looked into.
+const PEEK_TIMEOUT: Duration = Duration::from_secs(2);
+const MAX_PEEKS: usize = 32;
+
+/// What is asked of a worker.
+pub(in crate::session) struct Question {
+    pub op: Op,
+    pub blob: Vec<u8>,
+    /// What `save` writes to and `restore` reads from.
+    pub file: Option<OwnedFd>,
+    pub limit: Duration,
+}
+
+impl Question {
+    /// Whether it can be answered while a cell runs, without running any code of the user's.
+    fn only_looks(&self) -> bool {
+        self.blob.is_empty() && matches!(self.op, Op::Inspect(_) | Op::Source { .. } | Op::Ping)
+    }
+}
+
+pub(in crate::session) type Answer = oneshot::Sender<Result<serde_json::Value, Error>>;
+
+/// A request whose answer is awaited before any other command is taken.
+pub(super) struct Asking {
+    pub(super) request: u64,
+    pub(super) until: Instant,
+    /// How often the worker was told to get on with it.
+    pub(super) hurried: u8,
+    pub(super) purpose: Purpose,
+}
+
+pub(super) enum Purpose {
+    Question { op: Op, answer: Answer },
+    Checkpoint { id: String, cell: u64 },
+    Branch { id: String, cell: u64, answer: oneshot::Sender<Result<Branched, Error>> },
+}
+
+/// A question put to a worker in the middle of a cell.
+pub(super) struct Peek {
+    id: u64,
+    pub(super) until: Instant,
+    answer: Answer,
+}
+
+impl Task {
+    pub(super) async fn ask(&mut self, question: Question, answer: Answer) {
+        if let Some(running) = &self.running {
+            if !question.only_looks() {
+                let _unheard = answer.send(Err(self.busy(running)));
+                return;
+            }
+            self.peek(&question.op, answer);
+            return;
+        }
+        let asked = self.put(&question).await;
+        match asked {
+            Ok(request) => {
+                let until = Instant::now() + question.limit;
+                let purpose = Purpose::Question { op: question.op, answer };
+                self.asking = Some(Asking { request, until, hurried: 0, purpose });
+            }
+            Err(error) => drop(answer.send(Err(error))),
+        }
+    }
+
+    async fn put(&mut self, question: &Question) -> Result<u64, Error> {
+        if self.link.is_none() {
+            self.open_worker().await?;
+        }
+        self.drain_output();
+        let link = self.link.as_mut().ok_or(Error::Gone)?;
+        if let Some(file) = &question.file {
+            link.pass_file(file)?;
+        }
+        Ok(link.request(question.op.clone(), &question.blob).await?)
+    }
+
+    fn peek(&mut self, op: &Op, answer: Answer) {
+        let Some(link) = &self.link else { return };
+        let id = self.next_peek;
+        self.next_peek += 1;
+        let asked =
+            if self.peeks.len() < MAX_PEEKS { link.peek(id, op).map_err(Error::from) } else { Err(Error::NotNow) };
+        match asked {
+            Ok(()) => self.peeks.push(Peek { id, until: Instant::now() + PEEK_TIMEOUT, answer }),
+            Err(error) => drop(answer.send(Err(error))),
+        }
+    }
+
+    pub(super) fn on_peeked(&mut self, id: u64, answer: Result<serde_json::Value, Refusal>) {
+        if let Some(position) = self.peeks.iter().position(|peek| peek.id == id) {
+            let _unheard = self.peeks.swap_remove(position).answer.send(answer.map_err(Error::Refused));
+        }
+    }
+
+    pub(super) fn give_up_peeks(&mut self, now: Instant) {
+        for late in self.peeks.extract_if(.., |peek| peek.until <= now) {
+            let _unheard = late.answer.send(Err(Error::NotNow));
+        }
+    }
+
+    pub(super) async fn on_answer(&mut self, reply: Reply, blob: &[u8]) {
+        self.drain_output();
+        let Some(asking) = self.asking.take() else { return };
+        match asking.purpose {
+            Purpose::Checkpoint { id, cell } => self.on_checkpoint_done(&reply, id, cell).await,
+            Purpose::Branch { id, cell, answer } => {
+                let branched = self.on_branch_point(&reply, &id, cell).await;
+                let _unheard = answer.send(branched);
+            }
+            Purpose::Question { op, answer } => {
+                let _unheard = answer.send(self.read_answer(op, reply, blob));
+            }
+        }
+    }
+
+    fn read_answer(&mut self, op: Op, reply: Reply, blob: &[u8]) -> Result<serde_json::Value, Error> {
+        if let Some(message) = reply.refused {
+            return Err(Error::Refused(Refusal { message, kind: reply.kind, hint: reply.hint }));
+        }
+        if matches!(op, Op::Site { .. }) && !self.sites.contains(&op) {
+            self.sites.push(op);
+        }
+        if blob.is_empty() {
+            return Ok(serde_json::Value::Null);
+        }
+        serde_json::from_slice(blob).map_err(|error| {
+            let message = format!("the worker's answer could not be read: {error}");
+            Error::Refused(Refusal { message, kind: None, hint: None })
+        })
+    }
+
+    /// What takes too long hangs in code of the user's (hooks at a fork, methods for pickling), which can be interrupted like a cell.
+    pub(super) async fn hurry(&mut self) {
+        let (Some(asking), Some(link)) = (&mut self.asking, &mut self.link) else { return };
+        let is_checkpoint = !matches!(asking.purpose, Purpose::Question { .. });
+        if is_checkpoint && !self.checkpoints_given_up {
+            self.checkpoints_given_up = true;
+            self.pending_notes.push(
+                "a checkpoint did not come to an end, a function registered to run at a fork may hang; no more are made"
+                    .to_owned(),
+            );
+        }
+        match asking.hurried {
+            0 => link.nudge(),
+            1 | 2 => link.force(),
+            _ => {
+                let reason = if is_checkpoint {
+                    "the worker hung while it made a checkpoint and was killed"
+                } else {
+                    "the worker hung while it looked something up and was killed"
+                };
+                // Whoever asked learns it by the end of the channel.
+                self.asking = None;
+                self.kill_and_recover(reason).await;
+                return;
+            }
+        }
+        asking.hurried += 1;
+        asking.until = Instant::now() + HURRY_GRACE;
+    }
+}

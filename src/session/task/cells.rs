@@ -1,0 +1,287 @@
+//! Running cells: from the request to what callers are told.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+
+use super::{Cause, Error, Ladder, State, Task};
+use crate::{
+    journal::EventKind,
+    output::{Outputs, Stream},
+    probe::{
+        link::Link,
+        wire::{CellOutcome, Raised, Reply},
+    },
+    session::{
+        Work, cut_middle,
+        job::{Execution, Job, Late, OnTimeout, Outcome, Shown, Variables},
+        notes::stop_notes,
+    },
+};
+
+/// Output events in the journal are for following along; the whole is in the output file.
+const MAX_JOURNAL_OUTPUT_BYTES: usize = 64 << 10;
+/// Results are shown in a third of the longest answer; more is not kept.
+const MAX_RESULT_CHARS: usize = 350_000;
+const KEPT_NOTE: &str = "what the cell had done until then was kept";
+const MAX_DISPLAY_PARTS: usize = 100;
+
+pub(in crate::session) struct Running {
+    pub(in crate::session) job: Arc<Job>,
+    pub(super) request: u64,
+    pub(super) deadline: Option<Instant>,
+    pub(in crate::session) timeout: Option<Duration>,
+    pub(super) on_timeout: OnTimeout,
+    pub(super) ladder: Option<Ladder>,
+}
+
+impl Task {
+    pub(super) async fn begin(
+        &mut self,
+        work: Work,
+        timeout: Option<Duration>,
+        on_timeout: OnTimeout,
+        client: String,
+    ) -> Result<Arc<Job>, Error> {
+        if let Some(running) = &self.running {
+            return Err(self.busy(running));
+        }
+        if self.link.is_none() {
+            self.open_worker().await?;
+        }
+        self.checkpoint_due = None;
+        // What is in the pipes by now was printed before this cell.
+        self.drain_output();
+        self.cell += 1;
+        let cell = self.cell;
+        let history = work.as_code();
+        let (op, code) = work.into_request(cell);
+        let id = format!("{}-{cell}", self.info.handle);
+        let capture = self.parts.outputs.capture(&id)?;
+        let job =
+            Arc::new(Job::new(id, self.info.owner.clone(), self.info.name.clone(), cell, capture, self.late.take()));
+        let link = self.link.as_mut().expect("opened above");
+        link.interrupts_delivered().await;
+        let request = match link.request(op, code.as_bytes()).await {
+            Ok(request) => request,
+            // Its death is the next event and will be told as the end of this cell. One that is there but does not read holds
+            // half a request and is of no use any more.
+            Err(error) => {
+                tracing::debug!(%error, "a worker was gone when a cell came");
+                link.kill();
+                u64::MAX
+            }
+        };
+        self.parts.jobs.add(job.clone());
+        self.parts.journal.record(
+            &self.info.owner,
+            &self.info.handle,
+            EventKind::CellStarted {
+                cell,
+                job: job.id.clone(),
+                code: history.unwrap_or(code),
+                code_cut: false,
+                client,
+            },
+        );
+        self.journaled_output = 0;
+        self.running = Some(Running {
+            job: job.clone(),
+            request,
+            // A deadline past the end of time is none.
+            deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
+            timeout,
+            on_timeout,
+            ladder: None,
+        });
+        let mut live = self.live.lock().expect("no panic while locked");
+        live.state = State::Busy;
+        live.cell = cell;
+        live.job = Some(job.clone());
+        live.last_used = Instant::now();
+        live.last_used_at = Timestamp::now();
+        Ok(job)
+    }
+
+    pub(super) fn busy(&self, running: &Running) -> Error {
+        Error::Busy {
+            session: self.info.name.to_string(),
+            cell: running.job.cell,
+            job: running.job.id.clone(),
+            running: running.job.started.elapsed(),
+        }
+    }
+
+    pub(super) fn on_output(&mut self, stream: Stream, count: usize) {
+        let Some(link) = &self.link else { return };
+        let bytes = link.chunk(count);
+        let cell = if let Some(running) = &self.running {
+            running.job.capture.push(stream, bytes);
+            Some(running.job.cell)
+        } else {
+            push_late(&mut self.late, &self.parts.outputs, &self.info.handle, self.cell, stream, bytes);
+            None
+        };
+        if self.journaled_output < MAX_JOURNAL_OUTPUT_BYTES {
+            let text = String::from_utf8_lossy(&bytes[..count.min(MAX_JOURNAL_OUTPUT_BYTES)]).into_owned();
+            self.journaled_output += text.len();
+            self.parts.journal.record(&self.info.owner, &self.info.handle, EventKind::Output { cell, stream, text });
+        }
+    }
+
+    /// Keeps a rich value on disk, where it can be read as a resource.
+    pub(super) async fn on_display(&mut self, reply: Reply, blob: Vec<u8>) {
+        let Some(running) = &self.running else { return };
+        let job = running.job.clone();
+        let blob = bytes::Bytes::from(blob);
+        let mut offset = 0;
+        for part in reply.parts {
+            let end = offset + part.bytes;
+            let index = job.shown().len() + 1;
+            if end > blob.len() || index > MAX_DISPLAY_PARTS {
+                self.pending_notes.push("not every rich value the cell showed was kept".to_owned());
+                return;
+            }
+            let bytes = blob.slice(offset..end);
+            offset = end;
+            let (outputs, id, mime) = (self.parts.outputs.clone(), job.id.clone(), part.mime.clone());
+            let kept = tokio::task::spawn_blocking(move || outputs.keep_part(&id, index, &mime, &bytes)).await;
+            if !matches!(kept, Ok(Ok(()))) {
+                self.pending_notes.push(format!("a {} could not be kept on disk", part.mime));
+                continue;
+            }
+            let shown =
+                Shown { index, mime: part.mime, bytes: part.bytes, inline: part.inline, title: reply.title.clone() };
+            self.parts.journal.record(
+                &self.info.owner,
+                &self.info.handle,
+                EventKind::Display { cell: job.cell, mime: shown.mime.clone(), resource: shown.uri(&job.id) },
+            );
+            job.show(shown);
+        }
+    }
+
+    pub(super) fn drain_output(&mut self) {
+        let Some(link) = &mut self.link else { return };
+        link.drain(|stream, bytes| match &self.running {
+            Some(running) => running.job.capture.push(stream, bytes),
+            None => push_late(&mut self.late, &self.parts.outputs, &self.info.handle, self.cell, stream, bytes),
+        });
+    }
+
+    pub(super) async fn on_cell_done(&mut self, reply: Reply, blob: Vec<u8>) {
+        self.drain_output();
+        let Some(running) = self.running.take() else { return };
+        let cause = running.ladder.as_ref().map(|ladder| ladder.cause);
+        let said = reply.outcome.unwrap_or(CellOutcome::Raised);
+        // A cell that came to its own end while it was being stopped ended as it ended.
+        let outcome = match (said, cause) {
+            (CellOutcome::Ok, _) => Outcome::Ok,
+            (CellOutcome::Raised, _) => Outcome::Raised,
+            (CellOutcome::Interrupted, Some(Cause::Timeout)) => Outcome::TimedOut,
+            (CellOutcome::Interrupted, _) => Outcome::Interrupted,
+        };
+        let mut notes = std::mem::take(&mut self.pending_notes);
+        notes.extend(reply.notes);
+        if reply.names_cut {
+            notes.push("only the first 100 variable names of each kind are listed".to_owned());
+        }
+        let mut error = reply.error;
+        if let Some(refused) = reply.refused {
+            error =
+                Some(Raised { kind: "pylair".to_owned(), message: refused.clone(), traceback: refused, line: None });
+        }
+        if let Some(ladder) = &running.ladder {
+            notes.extend(stop_notes(outcome, ladder, &running));
+        }
+        let whole = if blob.is_empty() { reply.result } else { Some(String::from_utf8_lossy(&blob).into_owned()) };
+        let mut result_chars = reply.result_chars;
+        let result = whole.map(|whole| {
+            let (result, was_cut) = cut_middle(&whole, MAX_RESULT_CHARS);
+            if was_cut && result_chars.is_none() {
+                result_chars = Some(whole.chars().count() as u64);
+            }
+            result
+        });
+        let mut execution = Execution {
+            outcome,
+            result,
+            result_chars,
+            error,
+            variables: Variables { new: reply.new, changed: reply.changed, removed: reply.removed },
+            duration: Duration::from_micros(reply.duration_us),
+            cpu: Duration::from_micros(reply.cpu_us),
+            rss_mb: self.link.as_ref().and_then(Link::resident_mb),
+            files: reply.files,
+            notes,
+        };
+        self.grow(running.job.cell);
+        if outcome == Outcome::TimedOut {
+            match (running.on_timeout, self.checkpoints.last()) {
+                (OnTimeout::Rollback, Some(_)) => {
+                    execution.notes.extend(self.recover("the cell ran out of time", running.job.cell).await);
+                    execution.variables = Variables::default();
+                }
+                (OnTimeout::Rollback, None) => execution.notes.push(
+                    "there is no checkpoint to roll back to: what the cell had done until then was kept".to_owned(),
+                ),
+                (OnTimeout::Keep, _) => execution.notes.push(KEPT_NOTE.to_owned()),
+            }
+        } else if outcome == Outcome::Interrupted {
+            execution.notes.push(KEPT_NOTE.to_owned());
+        }
+        self.finish(&running.job, execution);
+        self.plan_checkpoint();
+    }
+
+    pub(super) fn finish(&mut self, job: &Arc<Job>, mut execution: Execution) {
+        let printed = job.capture.finish();
+        if printed.truncated && printed.spool_error.is_none() {
+            execution.notes.push(
+                "the output was longer than max_output_mb allows; the rest of it was not kept on disk".to_owned(),
+            );
+        }
+        if let Some(error) = printed.spool_error {
+            execution.notes.push(format!("the whole output could not be kept on disk: {error}"));
+        }
+        self.parts.journal.record(
+            &self.info.owner,
+            &self.info.handle,
+            EventKind::CellEnded {
+                cell: job.cell,
+                job: job.id.clone(),
+                outcome: execution.outcome.as_str().to_owned(),
+                result: execution.result.clone(),
+                error: execution.error.as_ref().map(|error| format!("{}: {}", error.kind, error.message)),
+                duration_ms: u64::try_from(execution.duration.as_millis()).unwrap_or(u64::MAX),
+            },
+        );
+        {
+            let mut live = self.live.lock().expect("no panic while locked");
+            live.state = if self.link.is_some() { State::Idle } else { State::Dead };
+            live.last_used = Instant::now();
+            live.last_used_at = Timestamp::now();
+            live.rss_mb = execution.rss_mb;
+            live.executions += 1;
+            live.total_time += execution.duration;
+            live.last_time = Some(execution.duration);
+        }
+        job.finish(execution);
+    }
+}
+
+/// Output that belongs to no cell, kept for the next result.
+fn push_late(late: &mut Option<Late>, outputs: &Outputs, handle: &str, cell: u64, stream: Stream, bytes: &[u8]) {
+    if late.is_none() {
+        match outputs.capture(&format!("{handle}-{cell}-late")) {
+            Ok(capture) => *late = Some(Late { after_cell: cell, capture }),
+            Err(error) => tracing::warn!(%error, "late output could not be kept"),
+        }
+    }
+    if let Some(late) = late {
+        late.capture.push(stream, bytes);
+    }
+}

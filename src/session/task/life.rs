@@ -1,0 +1,306 @@
+//! How a worker starts, dies and comes back.
+
+use std::time::{Duration, Instant};
+
+use super::{Cause, Error, State, Step, Task};
+use crate::{
+    journal::EventKind,
+    probe::{
+        link::{self, Link, LinkEvent},
+        template::Wanted,
+        wire::{Event, Op, Raised, Reply, Start},
+    },
+    session::{
+        job::{Execution, Outcome},
+        notes::{cell_stacks, death_message, stop_notes},
+    },
+};
+
+/// `start` runs the user's `site` and `.pth` files, which may be slow.
+const START_TIMEOUT: Duration = Duration::from_mins(1);
+const STARTUP_CODE_TIMEOUT: Duration = Duration::from_mins(5);
+
+impl Task {
+    pub(super) async fn open_worker(&mut self) -> Result<(), Error> {
+        let info = self.info.clone();
+        let python_path: Vec<String> = info
+            .env
+            .get("PYTHONPATH")
+            .map(|path| path.split(':').filter(|entry| !entry.is_empty()).map(str::to_owned).collect())
+            .unwrap_or_default();
+        let wanted = Wanted {
+            interpreter: &info.interpreter,
+            base: info.base.as_ref(),
+            env: &info.env,
+            preload: &info.preload,
+            python_path: &python_path,
+            owner: &info.owner,
+            confined: info.profile.is_confined(),
+        };
+        let prefix = info.interpreter.is_venv().then(|| info.interpreter.prefix.display().to_string());
+        let cwd = info.profile.working_directory().unwrap_or(&info.cwd);
+        let start = Start {
+            cwd: cwd.display().to_string(),
+            env: info.env.clone(),
+            executable: info.interpreter.executable.display().to_string(),
+            prefix,
+            site: info.preload.is_empty(),
+            python_path: python_path.clone(),
+        };
+        // Whatever hung at a fork was loaded into the worker that is gone.
+        self.checkpoints_given_up = false;
+        let link = Link::open(&self.parts.probes, &wanted, &info.profile, start).await?;
+        self.link = Some(link);
+        let started = self.answer_to(Link::START, START_TIMEOUT).await;
+        let reply = self.unless_failed(started).await?;
+        if let Some(refused) = reply.refused {
+            self.close_link().await;
+            return Err(link::Error::Start { message: refused }.into());
+        }
+        self.pending_notes.extend(reply.notes);
+        self.tell_sites().await;
+        if let Some(startup) = &info.startup {
+            let ran =
+                self.ask_and_wait(Op::Execute { cell: 0, path: None }, startup.as_bytes(), STARTUP_CODE_TIMEOUT).await;
+            let reply = self.unless_failed(ran).await?;
+            if let Some(error) = reply.error {
+                self.close_link().await;
+                return Err(Error::Startup(Box::new(error)));
+            }
+        }
+        let link = self.link.as_ref().expect("opened above");
+        let mut live = self.live.lock().expect("no panic while locked");
+        live.pid = Some(link.pid());
+        live.rss_mb = link.resident_mb();
+        live.state = State::Idle;
+        drop(live);
+        self.lineage = vec![0];
+        if info.startup.is_some() {
+            self.plan_checkpoint();
+        }
+        Ok(())
+    }
+
+    /// A worker that was started anew, or set back, may not know where this session's packages are.
+    pub(super) async fn tell_sites(&mut self) {
+        for site in self.sites.clone() {
+            if let Err(error) = self.ask_and_wait(site, &[], START_TIMEOUT).await {
+                self.pending_notes.push(format!("packages installed for this session cannot be imported: {error}"));
+            }
+        }
+    }
+
+    pub(super) async fn unless_failed<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
+        if result.is_err() {
+            self.close_link().await;
+        }
+        result
+    }
+
+    pub(super) async fn close_link(&mut self) {
+        if let Some(link) = self.link.take() {
+            link.close().await;
+        }
+        self.checkpoints.clear();
+        self.show_checkpoints(None);
+        self.asking = None;
+        self.peeks.clear();
+        self.checkpoint_due = None;
+    }
+
+    /// A request outside of any cell, answered before anything else goes on.
+    pub(super) async fn ask_and_wait(&mut self, op: Op, blob: &[u8], limit: Duration) -> Result<Reply, Error> {
+        let link = self.link.as_mut().ok_or(Error::Gone)?;
+        let request = link.request(op, blob).await?;
+        self.answer_to(request, limit).await
+    }
+
+    pub(super) async fn answer_to(&mut self, request: u64, limit: Duration) -> Result<Reply, Error> {
+        let died = |message: String| Error::Link(link::Error::Start { message });
+        let until = Instant::now() + limit;
+        loop {
+            let link = self.link.as_mut().ok_or(Error::Gone)?;
+            let event = tokio::select! {
+                biased;
+                () = self.ending.closing.cancelled() => return Err(Error::Gone),
+                event = tokio::time::timeout_at(until.into(), link.next()) => event,
+            };
+            match event {
+                Err(_) => return Err(died(format!("it was not ready after {} s", limit.as_secs()))),
+                Ok(LinkEvent::Reply(reply, _)) if reply.ev == Event::Done && reply.id == request => {
+                    self.drain_output();
+                    return Ok(*reply);
+                }
+                Ok(LinkEvent::Reply(..) | LinkEvent::Peeked(..)) => {}
+                Ok(LinkEvent::Output(stream, count)) => self.on_output(stream, count),
+                Ok(LinkEvent::Died { why }) => {
+                    let status = match &mut self.link {
+                        Some(link) => link.exit_status().await,
+                        None => None,
+                    };
+                    self.drain_output();
+                    let tail =
+                        self.late.take().map(|late| late.capture.snapshot(2000, None).merged.text).unwrap_or_default();
+                    return Err(died(death_message(status, why.as_deref(), tail.trim())));
+                }
+            }
+        }
+    }
+
+    pub(super) async fn on_death(&mut self, why: Option<String>) {
+        // Those who asked learn it by the end of their channels.
+        self.asking = None;
+        self.peeks.clear();
+        self.checkpoint_due = None;
+        let status = match &mut self.link {
+            Some(link) => link.exit_status().await,
+            None => None,
+        };
+        self.drain_output();
+        let Some(running) = self.running.take() else {
+            let what = death_message(status, why.as_deref(), "");
+            let notes = self.recover(&format!("between cells: {what}"), self.head() + 1).await;
+            self.pending_notes.push(format!("after cell {} {what}", self.cell));
+            self.pending_notes.extend(notes);
+            return;
+        };
+        let stderr = running.job.capture.snapshot(2000, None).stderr.text;
+        let message = death_message(status, why.as_deref(), stderr.trim());
+        let killed_by_us = running.ladder.as_ref().filter(|ladder| ladder.step == Step::Kill);
+        let outcome = match killed_by_us.map(|ladder| ladder.cause) {
+            Some(Cause::Timeout) => Outcome::TimedOut,
+            Some(Cause::Caller) => Outcome::Interrupted,
+            None => Outcome::Died,
+        };
+        let stacks = match (&running.ladder, &self.link) {
+            (Some(ladder), _) => ladder.stacks.clone(),
+            // faulthandler also writes when a fatal signal ends the process.
+            (None, Some(link)) => link.take_stacks(),
+            _ => String::new(),
+        };
+        let mut notes = std::mem::take(&mut self.pending_notes);
+        if let Some(ladder) = &running.ladder {
+            notes.extend(stop_notes(outcome, ladder, &running));
+        }
+        if killed_by_us.is_some() {
+            notes.push("it did not react to interrupts (code in C does not) and its worker was killed".to_owned());
+        }
+        notes.extend(self.recover("its worker ended", running.job.cell).await);
+        let mut execution = Execution::cut_short(outcome, running.job.started.elapsed(), notes);
+        execution.error = Some(Raised {
+            kind: if killed_by_us.is_some() { "KeyboardInterrupt" } else { "WorkerDied" }.to_owned(),
+            message,
+            traceback: cell_stacks(&stacks),
+            line: None,
+        });
+        execution.rss_mb = self.link.as_ref().and_then(Link::resident_mb);
+        self.finish(&running.job, execution);
+        // A worker that was only just started holds nothing worth keeping.
+        if self.lineage.len() > 1 {
+            self.plan_checkpoint();
+        }
+    }
+
+    /// Brings the session back: to its newest checkpoint, else to a new worker. Returns what the caller must know.
+    pub(super) async fn recover(&mut self, reason: &str, before_cell: u64) -> Vec<String> {
+        if let Some(checkpoint) = self.checkpoints.last().cloned() {
+            let after = self.lineage.iter().copied().filter(|cell| *cell > checkpoint.cell && *cell < before_cell);
+            let lost: Vec<_> = after.collect();
+            match self.go_back(&checkpoint, reason, &lost).await {
+                Ok(notes) => return notes,
+                Err(error) => tracing::warn!(%error, session = %self.info.name, "a rollback failed"),
+            }
+        }
+        let lost = self.lineage.len() > 1 && self.lineage.get(1).is_some_and(|first| *first < before_cell);
+        self.close_link().await;
+        let mut notes = Vec::new();
+        match self.open_worker().await {
+            Ok(()) => {
+                notes.push(if lost {
+                    "the session was restarted: all variables are gone".to_owned()
+                } else {
+                    "the session was restarted".to_owned()
+                });
+            }
+            Err(error) => {
+                self.live.lock().expect("no panic while locked").state = State::Dead;
+                notes.push(format!("the session could not be restarted: {error}; the next call tries again"));
+            }
+        }
+        self.parts.journal.record(
+            &self.info.owner,
+            &self.info.handle,
+            EventKind::SessionRestarted { reason: reason.to_owned() },
+        );
+        notes
+    }
+
+    pub(super) async fn kill_and_recover(&mut self, reason: &str) {
+        if let Some(link) = &self.link {
+            link.kill();
+        }
+        let notes = self.recover(reason, self.head() + 1).await;
+        self.pending_notes.push(reason.to_owned());
+        self.pending_notes.extend(notes);
+    }
+
+    /// A new worker in the place of an idle one.
+    pub(super) async fn start_over(&mut self, reason: &str) -> Result<Vec<String>, Error> {
+        self.close_link().await;
+        if let Err(error) = self.open_worker().await {
+            self.live.lock().expect("no panic while locked").state = State::Dead;
+            return Err(error);
+        }
+        let reason = reason.to_owned();
+        self.parts.journal.record(&self.info.owner, &self.info.handle, EventKind::SessionRestarted { reason });
+        Ok(vec!["the session was started anew".to_owned()])
+    }
+
+    pub(super) async fn restart_on_request(&mut self) -> Result<Vec<String>, Error> {
+        let mut notes = Vec::new();
+        if let Some(running) = self.running.take() {
+            notes.push(format!("cell {} was running and was killed", running.job.cell));
+            self.drain_output();
+            let notes = vec!["the session was restarted while this cell ran".to_owned()];
+            let execution = Execution::cut_short(Outcome::Interrupted, running.job.started.elapsed(), notes);
+            self.finish(&running.job, execution);
+        }
+        self.pending_notes.clear();
+        self.start_over("somebody asked for it").await?;
+        notes.push("all variables are gone".to_owned());
+        Ok(notes)
+    }
+
+    /// Empties the namespace of the same process: modules stay loaded, whatever else held on to objects keeps them.
+    pub(super) async fn clear(&mut self) -> Result<Vec<String>, Error> {
+        if let Some(running) = &self.running {
+            return Err(self.busy(running));
+        }
+        if self.link.is_none() {
+            self.open_worker().await?;
+            return Ok(vec!["all variables are gone".to_owned()]);
+        }
+        let cleared = self.ask_and_wait(Op::Clear, &[], START_TIMEOUT).await;
+        let reply = self.unless_failed(cleared).await?;
+        if let Some(refused) = reply.refused {
+            return Err(link::Error::Start { message: refused }.into());
+        }
+        // The checkpoints there are hold what was just thrown away.
+        self.drop_checkpoints();
+        self.lineage = vec![0];
+        self.parts.journal.record(&self.info.owner, &self.info.handle, EventKind::SessionCleared {});
+        Ok(vec!["all variables are gone; imported modules stay loaded".to_owned()])
+    }
+
+    pub(super) async fn end(mut self) {
+        let reason = self.ending.reason.get().cloned().unwrap_or_else(|| "the daemon let go of it".to_owned());
+        if let Some(running) = self.running.take() {
+            self.drain_output();
+            let notes = vec![format!("the session was closed while this cell ran: {reason}")];
+            let execution = Execution::cut_short(Outcome::Died, running.job.started.elapsed(), notes);
+            self.finish(&running.job, execution);
+        }
+        self.close_link().await;
+        self.parts.journal.record(&self.info.owner, &self.info.handle, EventKind::SessionClosed { reason });
+    }
+}

@@ -1,0 +1,219 @@
+//! The task behind one session: owns the link to its worker and is the only writer of the session's state.
+//!
+//! It runs cells one at a time, keeps the clocks, climbs the interrupt ladder, makes checkpoints in idle gaps and brings
+//! the session back when its worker died.
+
+mod ask;
+mod cells;
+mod checkpoints;
+mod ladder;
+mod life;
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Instant,
+};
+
+use tokio::sync::mpsc;
+
+use super::{Command, Ending, Error, Info, Live, Parts, RestartMode, Session, State, job::Late};
+use crate::probe::{
+    link::{Link, LinkEvent},
+    wire::{Event, Op},
+};
+
+pub(super) use ask::{Answer, Question};
+use ask::{Asking, Peek};
+pub(super) use cells::Running;
+pub(super) use checkpoints::Branched;
+use checkpoints::Checkpoint;
+pub(super) use ladder::{Cause, Ladder, Step};
+
+/// How many events of a link are handled before others get their turn.
+const EVENTS_IN_A_ROW: u32 = 16;
+
+/// Opens the worker, or takes over the one of a branch, and starts the task.
+pub(super) async fn start(info: Arc<Info>, parts: Arc<Parts>, branch: Option<Branched>) -> Result<Session, Error> {
+    let (commands, receiver) = mpsc::channel(32);
+    let ending = Arc::new(Ending::default());
+    let live = Arc::new(Mutex::new(Live::new()));
+    let mut task = Task {
+        info: info.clone(),
+        parts,
+        live: live.clone(),
+        link: None,
+        cell: 0,
+        lineage: vec![0],
+        running: None,
+        late: None,
+        pending_notes: Vec::new(),
+        checkpoints: Vec::new(),
+        asking: None,
+        peeks: Vec::new(),
+        next_peek: 1,
+        sites: Vec::new(),
+        checkpoint_due: None,
+        journaled_output: 0,
+        checkpoints_given_up: false,
+        ending: ending.clone(),
+    };
+    match branch {
+        Some(branch) => task.take_over(branch),
+        None => task.open_worker().await?,
+    }
+    tokio::spawn(task.run(receiver));
+    Ok(Session { info, live, commands, ending })
+}
+
+struct Task {
+    info: Arc<Info>,
+    parts: Arc<Parts>,
+    live: Arc<Mutex<Live>>,
+    link: Option<Link>,
+    /// The number of the newest cell, whatever became of it.
+    cell: u64,
+    /// The cells whose effects the worker holds, oldest first; 0 is its start.
+    lineage: Vec<u64>,
+    running: Option<Running>,
+    late: Option<Late>,
+    /// What the next caller must know.
+    pending_notes: Vec<String>,
+    /// Oldest first.
+    checkpoints: Vec<Checkpoint>,
+    asking: Option<Asking>,
+    peeks: Vec<Peek>,
+    next_peek: u64,
+    /// Where packages were installed for this session; a worker that does not know is told.
+    sites: Vec<Op>,
+    checkpoint_due: Option<Instant>,
+    journaled_output: usize,
+    /// A checkpoint hung in the user's own fork hooks; none is asked for again.
+    checkpoints_given_up: bool,
+    ending: Arc<Ending>,
+}
+
+impl Task {
+    async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+        // Told also when this task panics, so that nobody waits for the end of what has ended.
+        let _closed = self.ending.closed.clone().drop_guard();
+        let closing = self.ending.closing.clone();
+        let mut events = 0_u32;
+        loop {
+            let wake = self.next_wake();
+            let timer = async {
+                match wake {
+                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let link_event = async {
+                match &mut self.link {
+                    Some(link) => link.next().await,
+                    None => std::future::pending().await,
+                }
+            };
+            // The link comes last: a worker that prints without end is always ready, and must not keep callers and clocks waiting.
+            tokio::select! {
+                biased;
+                () = closing.cancelled() => break,
+                // While the worker makes a checkpoint or looks something up, a caller waits the millisecond it takes.
+                command = commands.recv(), if self.asking.is_none() => match command {
+                    Some(command) => self.on_command(command).await,
+                    None => break,
+                },
+                () = timer => self.on_timer().await,
+                event = link_event => {
+                    self.on_link_event(event).await;
+                    events = events.wrapping_add(1);
+                    // Nor other sessions: reading a ready descriptor never gives up the thread by itself.
+                    if events.is_multiple_of(EVENTS_IN_A_ROW) {
+                        tokio::task::yield_now().await;
+                    }
+                }
+            }
+        }
+        self.end().await;
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        let running = self.running.as_ref();
+        let ladder = running.and_then(|running| running.ladder.as_ref()).map(|ladder| ladder.until);
+        let deadline = running.filter(|running| running.ladder.is_none()).and_then(|running| running.deadline);
+        let asking = self.asking.as_ref().map(|asking| asking.until);
+        let peek = self.peeks.iter().map(|peek| peek.until).min();
+        [ladder, deadline, asking, peek, self.checkpoint_due].into_iter().flatten().min()
+    }
+
+    async fn on_command(&mut self, command: Command) {
+        match command {
+            Command::Execute { work, timeout, on_timeout, client, answer } => {
+                let result = self.begin(work, timeout, on_timeout, client).await;
+                // A caller that is gone leaves the job behind.
+                let _unheard = answer.send(result);
+            }
+            Command::Interrupt { job, answer } => {
+                let matching =
+                    self.running.as_ref().filter(|running| job.as_ref().is_none_or(|job| *job == running.job.id));
+                let _unheard = answer.send(matching.map(|running| running.job.clone()));
+                if matching.is_some() {
+                    self.climb(Cause::Caller);
+                }
+            }
+            Command::Restart { mode, answer } => {
+                let result = match mode {
+                    RestartMode::Restart => self.restart_on_request().await,
+                    RestartMode::Clear => self.clear().await,
+                };
+                let _unheard = answer.send(result);
+            }
+            Command::Ask { question, answer } => self.ask(question, answer).await,
+            Command::Undo { to, answer } => {
+                let result = self.undo(to).await;
+                let _unheard = answer.send(result);
+            }
+            Command::Branch { at, answer } => self.branch(at, answer).await,
+        }
+    }
+
+    async fn on_timer(&mut self) {
+        let now = Instant::now();
+        if self.asking.as_ref().is_some_and(|asking| asking.until <= now) {
+            self.hurry().await;
+        }
+        self.give_up_peeks(now);
+        if self.checkpoint_due.is_some_and(|due| due <= now) {
+            self.checkpoint_due = None;
+            self.ask_for_checkpoint().await;
+        }
+        if let Some(running) = &self.running {
+            if running.ladder.is_none() && running.deadline.is_some_and(|deadline| deadline <= now) {
+                self.climb(Cause::Timeout);
+            } else if running.ladder.as_ref().is_some_and(|ladder| ladder.until <= now) {
+                self.next_step();
+            }
+        }
+    }
+
+    async fn on_link_event(&mut self, event: LinkEvent) {
+        match event {
+            LinkEvent::Output(stream, count) => self.on_output(stream, count),
+            LinkEvent::Reply(reply, blob) => {
+                let of_cell = self.running.as_ref().is_some_and(|running| running.request == reply.id);
+                match reply.ev {
+                    Event::Done => {}
+                    Event::Display if of_cell => return self.on_display(*reply, blob).await,
+                    _ => return,
+                }
+                if of_cell {
+                    self.on_cell_done(*reply, blob).await;
+                } else if self.asking.as_ref().is_some_and(|asking| asking.request == reply.id) {
+                    self.on_answer(*reply, &blob).await;
+                } else {
+                    tracing::warn!(session = %self.info.name, id = reply.id, "a worker answered what nobody asked");
+                }
+            }
+            LinkEvent::Peeked(id, answer) => self.on_peeked(id, answer),
+            LinkEvent::Died { why } => self.on_death(why).await,
+        }
+    }
+}
