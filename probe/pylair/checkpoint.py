@@ -1,6 +1,7 @@
 """Checkpoints: frozen copies of the worker, made by `fork`. Runs in the worker and in its copies.
 
 A copy gives up the worker's link, sleeps on a control socket of its own and either ends with it or is told to take the worker's place.
+Told to branch, it forks once more: the child becomes the worker of another session and the copy sleeps on.
 Some states cannot be copied truthfully; then no copy is made and the reason is said.
 """
 
@@ -36,9 +37,10 @@ class Refused(Exception):
 class Checkpoints:
     """Makes frozen copies of the worker that holds this link."""
 
-    def __init__(self, link: Any, exempt: Any) -> None:
+    def __init__(self, link: Any, exempt: Any, become_branch: Any) -> None:
         self._link = link
         self._exempt = exempt
+        self._become_branch = become_branch
         self._blocks = 0
         self._pages = 0
 
@@ -105,8 +107,7 @@ class Checkpoints:
             children.frozen.clear()
             self._link.give_up(theirs)
             lost = descriptors.neuter(foreign) + lost
-            if random_state is not None:
-                sys.modules["random"].setstate(random_state)  # type: ignore[attr-defined]
+            _set_random_state(random_state)
             _freeze_collector()
             wire.send_datagram(self._link.control, {"frozen": name})
             while True:
@@ -115,10 +116,14 @@ class Checkpoints:
                     os._exit(0)
                 message, passed = received
                 if message.get("op") == "resume" and len(passed) == 2:
+                    self._link.take_over(*passed)
+                    break
+                if message.get("op") == "branch" and len(passed) == 6 and _fork_away():
+                    self._become_branch(passed)
+                    _set_random_state(random_state)
                     break
                 for fd in passed:
                     os.close(fd)
-            self._link.take_over(*passed)
             wire.send_datagram(self._link.control, {"resumed": name, "lost": lost})
         except BaseException:
             # Nobody could be told, and two workers on one link would be worse than none.
@@ -209,6 +214,23 @@ def _random_state() -> Any:
     """CPython reseeds `random` in a forked child; a copy has to go on where the worker was."""
     random = sys.modules.get("random")
     return random.getstate() if hasattr(random, "getstate") else None  # type: ignore[union-attr]
+
+
+def _set_random_state(state: Any) -> None:
+    if state is not None:
+        sys.modules["random"].setstate(state)  # type: ignore[attr-defined]
+
+
+def _fork_away() -> bool:
+    """Forks a process that the keeper reaps, because this one only sleeps. True in it."""
+    between = _quiet_fork()
+    if between:
+        children.wait_for(between)
+        return False
+    if _quiet_fork():
+        os._exit(0)
+    os.setsid()
+    return True
 
 
 def _quiet_fork() -> int:

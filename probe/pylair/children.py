@@ -35,6 +35,11 @@ def reap() -> None:
             frozen.discard(pid)
 
 
+def wait_for(pid: int) -> None:
+    """Waits for a child of our own, by the function the program cannot have replaced."""
+    _waitpid(pid, 0)
+
+
 def _next_child(options: int) -> int | None:
     """The pid of a child of the program's that a wait would return, without reaping it; None if `WNOHANG` and there is none."""
     states = os.WEXITED

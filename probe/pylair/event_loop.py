@@ -94,6 +94,31 @@ class EventLoop:
                 continue
         return found
 
+    def renew(self) -> None:
+        """In a branch: gives the loop a selector and a self-pipe of its own. The old ones are shared with the original, and even taking a
+        descriptor off the shared selector would take it off the original's."""
+        loop = self._loop
+        if loop is None or loop.is_closed() or not all(hasattr(loop, name) for name in _OWN_FILES):
+            return
+        import selectors
+        import socket
+
+        selector, woken = selectors.DefaultSelector(), loop._ssock
+        for key in list(loop._selector.get_map().values()):
+            if key.fileobj is not woken and key.fd != woken.fileno():
+                try:
+                    selector.register(key.fileobj, key.events, key.data)
+                except (OSError, ValueError, KeyError):
+                    continue
+        old = loop._selector, loop._ssock, loop._csock
+        loop._selector = selector
+        loop._ssock, loop._csock = socket.socketpair()
+        loop._ssock.setblocking(False)
+        loop._csock.setblocking(False)
+        loop._add_reader(loop._ssock.fileno(), loop._read_from_self)
+        for shared in old:
+            shared.close()
+
     def _interrupt(self) -> None:
         """Called by the signal handler when the loop runs and the cell's own code does not.
 

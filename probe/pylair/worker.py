@@ -80,7 +80,7 @@ class Worker:
         self.link = Link()
         self.output = Output()
         self.cells = Cells(self.output)
-        self.checkpoints = Checkpoints(self.link, self.cells.loop.descriptors)
+        self.checkpoints = Checkpoints(self.link, self.cells.loop.descriptors, self._become_branch)
         self.output.install()
         self.cells.install()
         unwind.install(self.link.dump)
@@ -107,6 +107,12 @@ class Worker:
             unwind.install(link.dump)
         self.output.connect(link.stdout, link.stderr)
         link.control.send(_HELLO)
+
+    def _become_branch(self, passed: list[int]) -> None:
+        """In a copy of a copy: a link and a loop of its own, which it still shares with its original."""
+        self.link.connect(passed)
+        self.output.connect(self.link.stdout, self.link.stderr)
+        self.cells.loop.renew()
 
     def serve(self) -> None:
         """The main loop. Returns when the daemon has closed the link."""

@@ -110,7 +110,7 @@ fn cells_run_back_to_back_are_named_when_they_are_lost() {
         let back = report.notes.first().expect("it says where it went").as_str();
         match x.as_str() {
             "1" => {
-                assert_eq!(back, "the session was rolled back to where it was after cell 1: what cell 2 did is lost")
+                assert_eq!(back, "the session was rolled back to where it was after cell 1: what cell 2 did is lost");
             }
             _ => assert_eq!((x.as_str(), back), ("2", "the session was rolled back to where it was after cell 2")),
         }

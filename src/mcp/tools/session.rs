@@ -11,7 +11,7 @@ use super::{ToolError, parse};
 use crate::{
     config::seconds,
     mcp::{render, server::Call},
-    session::{self as core, Job, OnTimeout, OpenOptions, Report, RestartMode},
+    session::{self as core, Job, OnTimeout, OpenOptions, Report, RestartMode, Work, literal},
 };
 
 /// At most this often a client is told about progress.
@@ -60,6 +60,132 @@ pub async fn execute(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let job = session.execute(args.code, timeout, args.on_timeout.unwrap_or_default(), &call.caller.client).await?;
     let form = args.output.unwrap_or_default();
     wait_and_report(&call, &session, &job, wait, max_chars, form).await
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunFileArgs {
+    /// A Python file, relative to your working directory
+    path: PathBuf,
+    /// What it finds in sys.argv[1:]
+    args: Option<Vec<String>>,
+    target: Option<String>,
+    wait_s: Option<f64>,
+    timeout_s: Option<f64>,
+}
+
+pub async fn run_file(call: Call<'_>) -> Result<CallToolResult, ToolError> {
+    let args: RunFileArgs = parse(&call)?;
+    let session = call.daemon.sessions.target(&call.caller, args.target.as_deref()).await?;
+    let base = call.caller.cwd.as_ref().filter(|_| !session.info.profile.is_confined()).unwrap_or(&session.info.cwd);
+    let work = Work::File { file: base.join(args.path), args: args.args.unwrap_or_default() };
+    run(&call, &session, work, args.wait_s, args.timeout_s).await
+}
+
+/// Runs a cell with the usual clocks and answers in readable form.
+async fn run(
+    call: &Call<'_>,
+    session: &core::Session,
+    work: Work,
+    wait_s: Option<f64>,
+    timeout_s: Option<f64>,
+) -> Result<CallToolResult, ToolError> {
+    let config = &call.daemon.config;
+    let wait = duration("wait_s", wait_s)?.unwrap_or(config.wait);
+    let timeout = match duration("timeout_s", timeout_s)? {
+        Some(timeout) => Some(timeout).filter(|timeout| !timeout.is_zero()),
+        None => config.timeout,
+    };
+    let job = session.run(work, timeout, OnTimeout::default(), &call.caller.client).await?;
+    wait_and_report(call, session, &job, wait, config.max_chars, OutputForm::default()).await
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CallArgs {
+    /// What to call, such as `df.describe`
+    path: String,
+    args: Option<Vec<serde_json::Value>>,
+    kwargs: Option<serde_json::Map<String, serde_json::Value>>,
+    target: Option<String>,
+}
+
+pub async fn call(call: Call<'_>) -> Result<CallToolResult, ToolError> {
+    let args: CallArgs = parse(&call)?;
+    let code = literal::call(&args.path, &args.args.unwrap_or_default(), &args.kwargs.unwrap_or_default());
+    let code = code.map_err(core::Error::BadArgument)?;
+    run_around(&call, args.path, code, args.target.as_deref()).await
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetArgs {
+    /// What to set, such as `config.debug` or `rows[0]`
+    path: String,
+    /// The new value as JSON
+    value: Option<serde_json::Value>,
+    /// Or a Python expression for it
+    expression: Option<String>,
+    target: Option<String>,
+}
+
+pub async fn set_variable(call: Call<'_>) -> Result<CallToolResult, ToolError> {
+    // A `null` is a value, and `Option` would not tell it from none.
+    let has_value = call.arguments.contains_key("value");
+    let args: SetArgs = parse(&call)?;
+    let value = match (has_value, args.expression) {
+        (true, None) => literal::value(&args.value.unwrap_or_default()),
+        (false, Some(expression)) => format!("({expression})"),
+        _ => {
+            let message = "either `value` or `expression` is needed, and not both".to_owned();
+            return Err(core::Error::BadArgument(message).into());
+        }
+    };
+    let code = format!("{} = {value}", args.path);
+    run_around(&call, args.path, code, args.target.as_deref()).await
+}
+
+/// Runs code that was written around a path, which the worker checks.
+async fn run_around(
+    call: &Call<'_>,
+    path: String,
+    code: String,
+    target: Option<&str>,
+) -> Result<CallToolResult, ToolError> {
+    let session = call.daemon.sessions.target(&call.caller, target).await?;
+    run(call, &session, Work::Code { code, path: Some(path) }, None, None).await
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UndoArgs {
+    /// Session name or handle
+    target: String,
+    /// Go back to the end of this cell (0: the start); the cell before the newest if left out
+    to: Option<u64>,
+}
+
+pub async fn undo(call: Call<'_>) -> Result<CallToolResult, ToolError> {
+    let args: UndoArgs = parse(&call)?;
+    let session = call.daemon.session_of(&call.caller, &args.target)?;
+    Ok(render::data(&session.undo(args.to).await?, None))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BranchArgs {
+    /// Session name or handle
+    target: String,
+    /// Of the new session
+    name: Option<String>,
+    /// As it was after this cell; as it is now if left out
+    at: Option<u64>,
+}
+
+pub async fn branch(call: Call<'_>) -> Result<CallToolResult, ToolError> {
+    let args: BranchArgs = parse(&call)?;
+    let session = call.daemon.sessions.branch(&call.caller, &args.target, args.name, args.at).await?;
+    Ok(render::data(&session.status(), None))
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
