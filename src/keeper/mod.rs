@@ -1,9 +1,10 @@
 //! Keepers: the process above every session's processes, and the nursery that makes the confined ones.
 //!
 //! A keeper reaps whatever falls to it, kills strays when told, and takes everything below it along when the daemon closes its
-//! socket or dies. Unconfined it is a plain subreaper (`pylair __keeper FD`); confined it is pid 1 of its own namespaces, made by
-//! the nursery (`pylair __nursery`) without an exec. The daemon speaks to both in the datagrams of `docs/wire.md`, which are
-//! typed here. Nothing in `keep` and `nursery` runs in the daemon's own process.
+//! socket or dies. Sessions that were branched off live below the same keeper, each a ward with a socket of its own. Unconfined it
+//! is a plain subreaper (`pylair __keeper FD`); confined it is pid 1 of its own namespaces, made by the nursery (`pylair
+//! __nursery`) without an exec. The daemon speaks to both in the datagrams of `docs/wire.md`, which are typed here. Nothing in
+//! `keep` and `nursery` runs in the daemon's own process.
 
 pub mod confine;
 pub mod datagram;
@@ -11,6 +12,7 @@ pub mod keep;
 pub mod nursery;
 mod private_root;
 mod tree;
+mod wards;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, RawFd};
@@ -19,7 +21,7 @@ use std::os::fd::{AsFd, AsRawFd, IntoRawFd, RawFd};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
     Ready,
-    /// It could not become a keeper and is gone: the step and the reason.
+    /// It could not become a keeper and is gone: the step and the reason. On the socket of [`Order::Ward`]: there is no such ward.
     Failed(String),
     /// A child was reaped: its pid as the keeper sees it and its wait status.
     Exit {
@@ -60,13 +62,17 @@ impl Report {
     }
 }
 
-/// What a keeper is told. Pids are as the keeper sees them, see [`pid_within`].
+/// What a keeper is told. Pids are as the keeper sees them, see [`pid_within`]; processes are those of the ward whose socket it is
+/// told on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
-    /// Stop everything below, kill all but these, continue these.
+    /// Stop everything, kill all but these, continue these.
     Sweep { keep: Vec<i32> },
-    /// Send a signal to everything below but these.
+    /// Send a signal to everything but these.
     Signal { signal: i32, except: Vec<i32> },
+    /// Make a process, of whichever ward, and everything below it a ward of their own. With it comes the keeper's end of the new
+    /// ward's socket, where the answer is [`Report::Ready`], or [`Report::Failed`] and the end.
+    Ward { pid: i32 },
 }
 
 impl Order {
@@ -78,6 +84,10 @@ impl Order {
         let verb = words.next()?;
         let mut numbers = words.map(|word| word.parse::<i32>().ok());
         match verb {
+            "ward" => {
+                let pid = numbers.next()??;
+                numbers.next().is_none().then_some(Self::Ward { pid })
+            }
             "sweep" => Some(Self::Sweep { keep: numbers.collect::<Option<_>>()? }),
             "signal" => Some(Self::Signal { signal: numbers.next()??, except: numbers.collect::<Option<_>>()? }),
             _ => None,
@@ -86,8 +96,9 @@ impl Order {
 
     pub fn encode(&self) -> String {
         let (mut text, pids) = match self {
-            Self::Sweep { keep } => ("sweep".to_owned(), keep),
-            Self::Signal { signal, except } => (format!("signal {signal}"), except),
+            Self::Sweep { keep } => ("sweep".to_owned(), &keep[..]),
+            Self::Signal { signal, except } => (format!("signal {signal}"), &except[..]),
+            Self::Ward { pid } => (format!("ward {pid}"), &[][..]),
         };
         for pid in pids {
             text.push(' ');
@@ -182,6 +193,7 @@ mod tests {
             Order::Sweep { keep: vec![] },
             Order::Sweep { keep: vec![2, 31] },
             Order::Signal { signal: 15, except: vec![4] },
+            Order::Ward { pid: 7 },
         ] {
             assert_eq!(Order::parse(order.encode().as_bytes()), Some(order));
         }
@@ -189,7 +201,8 @@ mod tests {
 
     #[test]
     fn garbage_is_no_order() {
-        for garbage in [&b""[..], b"sweep x", b"signal", b"signal 9 ", b"dance 1", b"sweep \xff"] {
+        for garbage in [&b""[..], b"sweep x", b"signal", b"signal 9 ", b"ward", b"ward 1 2", b"dance 1", b"sweep \xff"]
+        {
             assert_eq!(Order::parse(garbage), None, "{}", garbage.escape_ascii());
         }
     }

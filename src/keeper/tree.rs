@@ -6,55 +6,87 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Process {
     pub pid: i32,
-    parent: i32,
-    group: i32,
+    pub parent: i32,
+    pub group: i32,
+    /// The pid of the leader of its process session, who may be dead.
+    pub session: i32,
+    /// In clock ticks since boot: with the pid it names the process for good.
+    pub started: u64,
     /// Nothing of it runs any more, though somebody may still have to reap it.
     pub dead: bool,
 }
 
+/// Processes that belong together.
+pub(super) struct Tree {
+    /// In the order of their pids.
+    pub processes: Vec<Process>,
+    /// The process groups of the others.
+    elsewhere: Vec<i32>,
+}
+
 /// Every process of this pid namespace but its first one.
-pub(super) fn all() -> Vec<Process> {
-    snapshot().into_iter().filter(|process| process.pid > 1).collect()
+pub(super) fn all() -> Tree {
+    let mut tree = Tree { processes: snapshot(), elsewhere: Vec::new() };
+    tree.retain(|process| process.pid > 1);
+    tree
 }
 
 /// Every process that descends from `ancestor`, wherever it put its session and group.
 pub(super) fn below(ancestor: i32) -> Tree {
-    let mut processes = snapshot();
-    processes.sort_unstable_by_key(|process| process.parent);
+    let mut tree = Tree { processes: snapshot(), elsewhere: Vec::new() };
+    let mut children: Vec<_> = tree.processes.iter().map(|process| (process.parent, process.pid)).collect();
+    children.sort_unstable();
     let mut inside = vec![ancestor];
     let mut next = 0;
     while let Some(&parent) = inside.get(next) {
-        let first = processes.partition_point(|process| process.parent < parent);
-        inside.extend(processes[first..].iter().take_while(|child| child.parent == parent).map(|child| child.pid));
+        let first = children.partition_point(|child| child.0 < parent);
+        inside.extend(children[first..].iter().take_while(|child| child.0 == parent).map(|child| child.1));
         next += 1;
     }
     inside.sort_unstable();
-    let is_below = |pid: i32| pid != ancestor && inside.binary_search(&pid).is_ok();
-    let (below, others): (Vec<_>, Vec<_>) = processes.into_iter().partition(|process| is_below(process.pid));
-
-    let mut groups: Vec<_> = below.iter().map(|process| process.group).collect();
-    groups.sort_unstable();
-    groups.dedup();
-    groups.retain(|&group| group > 1 && !others.iter().any(|process| process.group == group));
-    Tree { processes: below, groups }
+    tree.retain(|process| process.pid != ancestor && inside.binary_search(&process.pid).is_ok());
+    tree
 }
 
-pub(super) struct Tree {
-    pub processes: Vec<Process>,
+impl Tree {
+    /// Leaves only some of the processes.
+    pub(super) fn retain(&mut self, mut belongs: impl FnMut(&Process) -> bool) {
+        let elsewhere = &mut self.elsewhere;
+        self.processes.retain(|process| {
+            let belongs = belongs(process);
+            if !belongs {
+                elsewhere.push(process.group);
+            }
+            belongs
+        });
+        elsewhere.sort_unstable();
+        elsewhere.dedup();
+    }
+
     /// The process groups with nobody in them from elsewhere.
-    pub groups: Vec<i32>,
+    pub(super) fn groups(&self) -> Vec<i32> {
+        let mut groups: Vec<_> = self.processes.iter().map(|process| process.group).collect();
+        groups.sort_unstable();
+        groups.dedup();
+        groups.retain(|group| *group > 1 && self.elsewhere.binary_search(group).is_err());
+        groups
+    }
 }
 
+/// In the order of their pids.
 fn snapshot() -> Vec<Process> {
     let Ok(proc) = rustix::fs::open("/proc", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
     else {
         return Vec::new();
     };
     let Ok(entries) = rustix::fs::Dir::read_from(&proc) else { return Vec::new() };
-    entries
+    let mut processes: Vec<_> = entries
         .flatten()
         .filter_map(|entry| read_process(proc.as_fd(), entry.file_name().to_str().ok()?.parse().ok()?))
-        .collect()
+        .collect();
+    processes.sort_unstable_by_key(|process: &Process| process.pid);
+    processes.dedup_by_key(|process| process.pid);
+    processes
 }
 
 fn read_process(proc: BorrowedFd<'_>, pid: i32) -> Option<Process> {
@@ -70,11 +102,13 @@ fn parse_stat(pid: i32, stat: &[u8]) -> Option<Process> {
     let after_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
     let mut fields = stat[after_name..].split(|&byte| byte == b' ').skip(1);
     let ended = matches!(fields.next()?, b"Z" | b"X");
-    let mut number = |skip| str::from_utf8(fields.nth(skip)?).ok()?.parse::<i32>().ok();
-    let (parent, group) = (number(0)?, number(0)?);
+    let mut number = |skip| str::from_utf8(fields.nth(skip)?).ok()?.parse::<i64>().ok();
+    let mut pids = || number(0).and_then(|number| i32::try_from(number).ok());
+    let (parent, group, session) = (pids()?, pids()?, pids()?);
     // The state is that of the first thread, which may end before the others do.
-    let threads = number(14)?;
-    Some(Process { pid, parent, group, dead: ended && threads <= 1 })
+    let threads = number(13)?;
+    let started = u64::try_from(number(1)?).ok()?;
+    Some(Process { pid, parent, group, session, started, dead: ended && threads <= 1 })
 }
 
 #[cfg(test)]
@@ -83,14 +117,15 @@ mod tests {
 
     #[test]
     fn a_hostile_name_is_skipped() {
-        let process = parse_stat(7, b"7 (a) Z 1 (b) S 4 5 6 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0").unwrap();
-        assert_eq!((process.parent, process.group, process.dead), (4, 5, false));
+        let process = parse_stat(7, b"7 (a) Z 1 (b) S 4 5 6 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 99 0").unwrap();
+        assert_eq!((process.parent, process.group, process.session), (4, 5, 6));
+        assert_eq!((process.started, process.dead), (99, false));
         assert!(parse_stat(7, b"7 (cut").is_none());
     }
 
     #[test]
     fn a_process_lives_as_long_as_its_last_thread() {
-        assert!(parse_stat(7, b"7 (z) Z 4 5 6 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0").unwrap().dead);
-        assert!(!parse_stat(7, b"7 (z) Z 4 5 6 0 -1 0 0 0 0 0 0 0 0 0 20 0 2 0").unwrap().dead);
+        assert!(parse_stat(7, b"7 (z) Z 4 5 6 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 99 0").unwrap().dead);
+        assert!(!parse_stat(7, b"7 (z) Z 4 5 6 0 -1 0 0 0 0 0 0 0 0 0 20 0 2 0 99 0").unwrap().dead);
     }
 }
