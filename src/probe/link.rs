@@ -676,7 +676,7 @@ impl Link {
         let worker = Worker::from_datagram(&mut datagram, self.confined).map_err(unreachable)?;
         // Its own ward, so that going back and ending here do not touch it.
         let (keeper, keeper_end) = Control::pair().map_err(Error::Descriptors)?;
-        let order = format!("ward {}", worker.kept_pid);
+        let order = Order::Ward { pid: worker.kept_pid }.encode();
         self.keeper.send_bytes(order.as_bytes(), &[keeper_end.as_fd()]).map_err(unreachable)?;
         drop(keeper_end);
         let mut ready = tokio::time::timeout(ANSWER_TIMEOUT, keeper.receive())

@@ -21,3 +21,4 @@ mod output;
 mod sealed;
 mod templates;
 mod tools;
+mod undo;

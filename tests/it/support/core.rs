@@ -98,6 +98,13 @@ impl Core {
         Ok(TestSession { session })
     }
 
+    /// A second session out of one.
+    pub async fn branch(&self, session: &TestSession, at: Option<u64>) -> Result<TestSession, Error> {
+        let branched = self.daemon.sessions.branch(&self.caller, &session.session.info.name, None, at);
+        let session = tokio::time::timeout(PATIENCE, branched).await.expect("branching comes to an end")?;
+        Ok(TestSession { session })
+    }
+
     /// Waits until the session can be set back to the end of this cell.
     pub async fn wait_for_checkpoint(&self, session: &TestSession, cell: u64) {
         self.wait_for_event(

@@ -1,0 +1,167 @@
+//! Going back and branching: what `undo` and `branch_session` restore, refuse and say.
+
+use pylair::session::{Error, Outcome};
+
+use crate::support::{Core, TestSession, on_each_python, on_newest_python, with_settings};
+
+const DIE: &str = "import os\nos._exit(1)";
+
+/// Runs cells one by one, each with its checkpoint.
+async fn run_with_checkpoints(core: &Core, session: &TestSession, cells: &[&str]) {
+    for code in cells {
+        session.value(code).await;
+        let cell = session.session.status().cell;
+        core.wait_for_checkpoint(session, cell).await;
+    }
+}
+
+#[test]
+fn undo_goes_back_one_cell_and_then_another() {
+    on_each_python(async |core| {
+        let session = core.session().await;
+        run_with_checkpoints(core, &session, &["x = [1]", "x.append(2)", "x.append(3)"]).await;
+        let undone = session.session.undo(None).await.expect("there is a checkpoint of cell 2");
+        assert_eq!((undone.cell, undone.undone), (2, vec![3]));
+        assert_eq!(undone.notes[0], "the session was rolled back to where it was after cell 2");
+        assert_eq!(undone.notes[1], "files, databases and the network are as they were left");
+        assert_eq!(session.session.undo(None).await.expect("and of cell 1").cell, 1);
+        assert_eq!(session.value("x").await, "[1]");
+        assert_eq!(session.session.status().cell, 4, "numbers of cells go on");
+    });
+}
+
+#[test]
+fn undo_goes_to_a_named_cell_and_what_comes_after_counts_from_there() {
+    on_newest_python(async |core| {
+        let session = core.session().await;
+        run_with_checkpoints(core, &session, &["x = 1", "x = 2", "x = 3"]).await;
+        assert_eq!(session.session.undo(Some(1)).await.expect("it is in the ring").undone, [2, 3]);
+        run_with_checkpoints(core, &session, &["x += 10"]).await;
+        assert_eq!(session.value("x").await, "11");
+        let refused = session.session.undo(Some(3)).await.expect_err("cell 3 was undone");
+        assert_eq!(refused.to_string(), "what cell 3 did is not part of the session's state");
+        assert_eq!(session.session.undo(Some(4)).await.expect("cell 4 is").cell, 4);
+        assert_eq!(session.session.undo(Some(0)).await.expect("the start").undone, [1, 4]);
+        assert_eq!(session.run("x").await.outcome, Outcome::Raised);
+    });
+}
+
+#[test]
+fn undo_at_the_start_and_past_the_ring_says_what_there_is() {
+    with_settings(&[("PYLAIR_CHECKPOINTS", "2")], async |core| {
+        let session = core.session().await;
+        assert!(matches!(session.session.undo(None).await, Err(Error::NothingToUndo)));
+        run_with_checkpoints(core, &session, &["x = 1", "x = 2", "x = 3"]).await;
+        assert_eq!(session.session.status().checkpoints, [2, 3]);
+        let refused = session.session.undo(Some(1)).await.expect_err("the ring holds two");
+        assert_eq!(refused.kind(), "no_checkpoint");
+        assert!(refused.hint().contains("cells 2, 3"), "{}", refused.hint());
+        assert_eq!(session.value("x").await, "3", "nothing is lost by asking");
+    });
+}
+
+#[test]
+fn a_running_session_is_not_undone() {
+    on_newest_python(async |core| {
+        let session = core.session().await;
+        session.value("x = 1").await;
+        let job = session.start("import time\ntime.sleep(1000)").await;
+        assert!(matches!(session.session.undo(None).await, Err(Error::Busy { .. })));
+        session.session.interrupt(Some(&job.id)).await.expect("it stops");
+    });
+}
+
+#[test]
+fn a_crash_rolls_back_and_undo_still_knows_its_way() {
+    on_newest_python(async |core| {
+        let session = core.session().await;
+        run_with_checkpoints(core, &session, &["x = 1", "x = 2"]).await;
+        assert_eq!(session.run(&format!("x = 3\n{DIE}")).await.outcome, Outcome::Died);
+        assert_eq!(session.session.undo(None).await.expect("before cell 2").cell, 1);
+        assert_eq!(session.value("x").await, "1");
+    });
+}
+
+#[test]
+fn a_branch_has_the_variables_and_a_life_of_its_own() {
+    on_each_python(async |core| {
+        let session = core.session().await;
+        session.value("import random\nrandom.seed(3)\nx = [1]\nprint('printed')").await;
+        let branch = core.branch(&session, None).await.expect("it can be branched");
+        let report = branch.run("x.append(2)\nprint('in the branch')\nx").await;
+        assert_eq!((report.result.as_deref(), report.stdout.as_str()), (Some("[1, 2]"), "in the branch\n"));
+        assert!(report.notes[0].starts_with("files, databases and the network are shared"), "{:?}", report.notes);
+        assert_eq!(session.value("x").await, "[1]");
+        assert_ne!(session.pid(), branch.pid());
+        assert_eq!(session.value("random.random()").await, branch.value("random.random()").await);
+    });
+}
+
+#[test]
+fn neither_of_two_branches_minds_the_end_of_the_other() {
+    on_each_python(async |core| {
+        let session = core.session().await;
+        run_with_checkpoints(core, &session, &["x = 1"]).await;
+        let branch = core.branch(&session, None).await.expect("it can be branched");
+        run_with_checkpoints(core, &branch, &["import subprocess\nchild = subprocess.Popen(['sleep', '1000'])"]).await;
+        // A rollback sweeps strays of the session that is rolled back, not those of the other.
+        assert_eq!(session.run(DIE).await.outcome, Outcome::Died);
+        assert_eq!(session.value("x").await, "1");
+        assert_eq!(branch.value("child.poll()").await, "");
+        let child: i32 = branch.value("child.pid").await.parse().expect("a pid");
+        core.close_session(&session).await;
+        assert_eq!(branch.value("x, child.poll()").await, "(1, None)");
+        assert_eq!(branch.run(&format!("x = 2\n{DIE}")).await.outcome, Outcome::Died);
+        assert_eq!(branch.value("x").await, "1");
+        let child = crate::support::Watched::new(child);
+        core.close_session(&branch).await;
+        child.assert_ends();
+    });
+}
+
+#[test]
+fn a_branch_from_a_checkpoint_leaves_the_session_and_its_checkpoint() {
+    on_newest_python(async |core| {
+        let session = core.session().await;
+        run_with_checkpoints(core, &session, &["x = 1", "x = 2"]).await;
+        let branch = core.branch(&session, Some(1)).await.expect("there is a checkpoint");
+        assert_eq!(branch.value("x").await, "1");
+        assert_eq!(session.value("x").await, "2");
+        let again = core.branch(&session, Some(1)).await.expect("the checkpoint is still there");
+        assert_eq!(again.value("x").await, "1");
+        let refused = core.branch(&session, Some(7)).await.expect_err("there is no such cell");
+        assert_eq!(refused.kind(), "no_such_cell");
+    });
+}
+
+#[test]
+fn tasks_of_the_event_loop_live_on_in_both_branches() {
+    on_each_python(async |core| {
+        let session = core.session().await;
+        session.value("import asyncio\nticks = []\nasync def tick():\n    for n in range(1000):\n        ticks.append(n)\n        await asyncio.sleep(0.001)\ntask = asyncio.ensure_future(tick())\nawait asyncio.sleep(0.01)").await;
+        let branch = core.branch(&session, None).await.expect("it can be branched");
+        for one in [&session, &branch] {
+            assert_eq!(one.value("before = len(ticks)\nawait asyncio.sleep(0.05)\nlen(ticks) > before").await, "True");
+        }
+        let code =
+            "process = await asyncio.create_subprocess_exec('echo', 'hi', stdout=-1)\n(await process.communicate())[0]";
+        for one in [&branch, &session] {
+            assert_eq!(one.value(code).await, "b'hi\\n'");
+        }
+    });
+}
+
+#[test]
+fn a_session_with_threads_is_not_branched_and_says_why() {
+    on_newest_python(async |core| {
+        let session = core.session().await;
+        session
+            .value(
+                "import threading\nstop = threading.Event()\nthreading.Thread(target=stop.wait, name='waiter').start()",
+            )
+            .await;
+        let refused = core.branch(&session, None).await.expect_err("a thread cannot be copied");
+        assert_eq!(refused.to_string(), "the session cannot be branched now: 1 thread is alive: waiter");
+        session.value("stop.set()").await;
+    });
+}
