@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What a process has used.
 #[derive(Debug, Clone, Copy)]
@@ -12,7 +12,7 @@ pub struct Used {
 }
 
 /// What there is left for everybody.
-#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Machine {
     pub memory_mb: Option<u64>,
     pub memory_available_mb: Option<u64>,

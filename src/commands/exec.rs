@@ -120,7 +120,7 @@ async fn interrupt(surroundings: &Surroundings, job: &str) -> Result<(), Failure
     let Some(mut connection) = Connection::open(&surroundings.places.socket()).await? else {
         return Err(lost("it is gone"));
     };
-    let body = TargetBody { target: None, job: Some(job.to_owned()), from: Origin::default() };
+    let body = TargetBody { target: None, job: Some(job.to_owned()), forget: false, from: Origin::default() };
     let bytes = Bytes::from(serde_json::to_vec(&body).unwrap_or_default());
     tokio::spawn(async move {
         // Its answer comes after the cell has ended, and that is told on the stream.

@@ -22,9 +22,10 @@ use crate::{
     caller::{self, Ancestor, Caller, DefaultSession, Door, Scope},
     config::{Config, Places},
     journal::{self, EventKind, Journal},
+    machine::Machine,
     output::{self, Outputs},
     probe::link::Probes,
-    session::{self, Parts, Session, Sessions},
+    session::{self, Parts, Session, Sessions, saved::Store},
 };
 
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -39,6 +40,8 @@ pub enum Error {
     Outputs(#[from] output::Error),
     #[error("cannot open our own program `{}`", path.display())]
     Program { path: PathBuf, source: io::Error },
+    #[error("cannot make directories below `{}`", path.display())]
+    Store { path: PathBuf, source: io::Error },
 }
 
 /// A client whose bridge is or was here, for finding its session from a shell beside it.
@@ -57,6 +60,7 @@ pub struct Daemon {
     pub sessions: Arc<Sessions>,
     pub journal: Journal,
     pub shutdown: CancellationToken,
+    pub tasks: crate::mcp::tasks::Tasks,
     owner: Arc<str>,
     started: Instant,
     neighbours: Mutex<Vec<Neighbour>>,
@@ -79,6 +83,8 @@ pub struct DaemonStatus {
     pub http: Option<String>,
     pub data: String,
     pub log: String,
+    pub max_sessions: usize,
+    pub machine: Machine,
 }
 
 impl Daemon {
@@ -98,7 +104,8 @@ impl Daemon {
             }
         });
         let probes = Probes::new(program).map_err(|source| Error::Program { path: program.to_owned(), source })?;
-        let parts = Parts::new(&config, probes, opened.journal.clone(), outputs);
+        let store = Store::open(&places.data).map_err(|source| Error::Store { path: places.data.clone(), source })?;
+        let parts = Parts::new(&config, probes, opened.journal.clone(), outputs, store);
         let owner: Arc<str> = format!("uid-{}", rustix::process::getuid().as_raw()).into();
         opened.journal.record(&owner, &"daemon".into(), EventKind::DaemonStarted { version: VERSION.to_owned() });
         Ok(Arc::new(Self {
@@ -107,6 +114,7 @@ impl Daemon {
             sessions: Sessions::new(parts),
             journal: opened.journal,
             shutdown: CancellationToken::new(),
+            tasks: crate::mcp::tasks::Tasks::default(),
             owner,
             started: Instant::now(),
             neighbours: Mutex::default(),
@@ -133,6 +141,8 @@ impl Daemon {
             http: self.http.lock().expect("no panic while locked").clone(),
             data: self.places.data.display().to_string(),
             log: self.places.log().display().to_string(),
+            max_sessions: self.config.max_sessions,
+            machine: Machine::now(&self.places.data),
         }
     }
 

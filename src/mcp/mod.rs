@@ -4,4 +4,5 @@ pub mod http;
 pub mod render;
 pub mod server;
 pub mod stdio;
+pub mod tasks;
 pub mod tools;

@@ -9,10 +9,11 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt,
     model::{
-        CallToolRequestParams, CallToolResponse, Implementation, InitializeRequestParams, JsonObject,
-        ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
-        ProgressNotificationParam, ProgressToken, ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult,
-        Resource, ResourceContents, ResourceTemplate, ServerCapabilities, ServerConfig, Tool,
+        CallToolRequestParams, CallToolResponse, CancelTaskParams, CreateTaskResult, GetTaskParams, GetTaskResult,
+        Implementation, InitializeRequestParams, JsonObject, ListResourceTemplatesResult, ListResourcesResult,
+        ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ProgressToken, ReadResourceRequestParams,
+        ReadResourceResponse, ReadResourceResult, Resource, ResourceContents, ResourceTemplate, ServerCapabilities,
+        ServerConfig, Task, Tool, UpdateTaskParams,
     },
     service::{RequestContext, serve_directly_with_ct},
 };
@@ -62,6 +63,8 @@ pub struct Call<'a> {
     pub arguments: JsonObject,
     server: &'a Server,
     context: RequestContext<RoleServer>,
+    /// What is answered instead of a result, when the call has become a task.
+    task: Arc<Mutex<Option<Task>>>,
 }
 
 impl Call<'_> {
@@ -81,6 +84,16 @@ impl Call<'_> {
         if self.server.client_is_gone() {
             std::future::pending::<()>().await;
         }
+    }
+
+    /// Whether the client can be given a task instead of a result.
+    pub fn takes_tasks(&self) -> bool {
+        self.context.client_capabilities().is_some_and(|client| client.supports_tasks())
+    }
+
+    /// Answers with a task.
+    pub fn become_task(&self, task: Task) {
+        *self.task.lock().expect("no panic while locked") = Some(task);
     }
 
     /// What the next answer has to say besides its own.
@@ -179,7 +192,7 @@ impl Server {
 
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
-        ServerConfig::new(ServerCapabilities::builder().enable_tools().enable_resources().build())
+        ServerConfig::new(ServerCapabilities::builder().enable_tools().enable_resources().enable_tasks().build())
             .with_server_info(Implementation::new("pylair", VERSION))
             .with_instructions(INSTRUCTIONS)
     }
@@ -207,6 +220,7 @@ impl ServerHandler for Server {
             return Err(ErrorData::invalid_params(message, None));
         };
         let _hold = self.daemon.hold(Holder::Request);
+        let task = Arc::new(Mutex::default());
         let call = Call {
             daemon: &self.daemon,
             caller: self.caller(&context),
@@ -214,9 +228,35 @@ impl ServerHandler for Server {
             arguments: request.arguments.unwrap_or_default(),
             server: self,
             context,
+            task: task.clone(),
         };
         let result = (tool.function)(call).await.unwrap_or_else(tools::ToolError::into_result);
-        Ok(result.into())
+        let task = task.lock().expect("no panic while locked").take();
+        Ok(task.map_or_else(|| result.into(), |task| CreateTaskResult::new(task).into()))
+    }
+
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        Ok(GetTaskResult::new(self.daemon.tasks.manager().get_task(&request.task_id)?))
+    }
+
+    async fn update_task(
+        &self,
+        request: UpdateTaskParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.daemon.tasks.manager().update_task(&request.task_id, request.input_responses)
+    }
+
+    async fn cancel_task(
+        &self,
+        request: CancelTaskParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.daemon.tasks.manager().cancel_task(&request.task_id)
     }
 
     async fn list_resources(

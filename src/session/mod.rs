@@ -4,9 +4,11 @@
 //! session's state. Every door calls these methods and nothing below them.
 
 mod job;
+mod keeping;
 pub mod literal;
 mod notes;
 mod report;
+pub mod saved;
 mod task;
 
 use std::{
@@ -22,7 +24,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 pub use job::{Execution, Job, Jobs, Late, OnTimeout, Outcome, Shown, Variables};
-pub use report::{Display, Report, cut_middle, output_uri};
+pub use keeping::SaveReport;
+pub use report::{Display, Report, cut_middle, file_uri, mime_of, output_uri};
 
 use crate::{
     caller::{self, Caller, DefaultSession, Scope},
@@ -97,6 +100,14 @@ pub enum Error {
     Output(#[from] crate::output::Error),
     #[error("the session ended while it was asked")]
     Gone,
+    #[error("the session `{target}` is stopped already")]
+    Stopped { target: String },
+    #[error("you have no session yet")]
+    NoDefault,
+    #[error("there is no save `{restore}`")]
+    NoSave { restore: String, known: Vec<String> },
+    #[error("a file of pylair's own could not be written or read")]
+    Store(#[source] std::io::Error),
 }
 
 impl Error {
@@ -139,6 +150,10 @@ impl Error {
             Self::Link(_) => "worker_failed",
             Self::Output(_) => "output_unavailable",
             Self::Gone => "session_gone",
+            Self::Stopped { .. } => "stopped_session",
+            Self::NoDefault => "no_session",
+            Self::NoSave { .. } => "unknown_save",
+            Self::Store(_) => "store_unavailable",
         }
     }
 
@@ -196,6 +211,13 @@ impl Error {
             Self::Link(_) => "`pylair doctor` tries the interpreter and says what is wrong".to_owned(),
             Self::Output(error) => error.hint().unwrap_or("see the daemon's log").to_owned(),
             Self::Gone => "call open_session, or leave out `target` for the default session".to_owned(),
+            Self::Stopped { .. } => "its definition is kept; forget=true removes it".to_owned(),
+            Self::NoDefault => "execute opens one, or name one with `target` (list_targets shows them)".to_owned(),
+            Self::NoSave { known, .. } if known.is_empty() => "nothing was saved yet; save_session does".to_owned(),
+            Self::NoSave { known, .. } => {
+                format!("saves, newest first: {}", known.iter().take(20).cloned().collect::<Vec<_>>().join(", "))
+            }
+            Self::Store(_) => "is the disk full? `pylair doctor` shows where pylair keeps its data".to_owned(),
         }
     }
 }
@@ -254,6 +276,18 @@ pub struct OpenOptions {
     pub preload: Vec<String>,
     pub sandbox: Option<String>,
     pub description: Option<String>,
+    /// Stays listed when it is closed or the daemon leaves, and is started again when it is next used.
+    pub keep: bool,
+    /// A save, or the name of a session whose newest save is meant.
+    pub restore: Option<String>,
+}
+
+/// How a session comes to be opened besides what its caller asked for.
+#[derive(Debug, Default)]
+struct Opening {
+    /// It was open before.
+    again: Option<saved::Definition>,
+    default_of: Option<String>,
 }
 
 /// What does not change while a session lives.
@@ -274,20 +308,25 @@ pub struct Info {
     pub description: Option<String>,
     pub opened_at: Timestamp,
     pub ttl: Duration,
+    /// How it would be opened again.
+    definition: Arc<saved::Definition>,
 }
 
 /// What a session is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
+    #[default]
     Idle,
     Busy,
     /// The worker is gone and could not be started again; the next call tries once more.
     Dead,
+    /// It has no process; the next call starts it.
+    Stopped,
 }
 
 /// A session as `list_targets` and `get_status` show it.
-#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, schemars::JsonSchema)]
 pub struct Status {
     pub name: String,
     pub handle: String,
@@ -318,6 +357,10 @@ pub struct Status {
     /// Of the worker, since it was started.
     pub cpu_s: Option<f64>,
     pub threads: Option<u64>,
+    /// How long the worker took to answer just now, if it was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub responsiveness_ms: Option<f64>,
+    pub keep: bool,
 }
 
 /// What changes, written by the task only.
@@ -419,6 +462,11 @@ enum Command {
         at: Option<u64>,
         answer: oneshot::Sender<Result<task::Branched, Error>>,
     },
+    /// What the next caller must know.
+    Note {
+        notes: Vec<String>,
+        answer: oneshot::Sender<()>,
+    },
 }
 
 /// How a session is told to end, whatever it is in the middle of, and tells that it has.
@@ -436,9 +484,20 @@ pub struct Session {
     live: Arc<Mutex<Live>>,
     commands: mpsc::Sender<Command>,
     ending: Arc<Ending>,
+    /// What came back of the save it was opened from.
+    restored: Option<Arc<saved::Restored>>,
 }
 
 impl Session {
+    pub fn restored(&self) -> Option<&saved::Restored> {
+        self.restored.as_deref()
+    }
+
+    async fn note(&self, notes: Vec<String>) {
+        // A session that is gone has nobody to tell.
+        let _gone = self.send(|answer| Command::Note { notes, answer }).await;
+    }
+
     /// Starts a cell and returns its job at once. A session that is busy says so.
     pub async fn execute(
         &self,
@@ -563,7 +622,17 @@ impl Session {
             last_ms: live.last_time.map(report::milliseconds),
             cpu_s: used.as_ref().map(|used| used.cpu_s),
             threads: used.map(|used| used.threads),
+            responsiveness_ms: None,
+            keep: self.info.definition.keep,
         }
+    }
+
+    /// The status, and how long the worker takes to answer; nothing if it does not.
+    pub async fn full_status(&self) -> Status {
+        let asked = Instant::now();
+        let answered = self.ask(Op::Ping, Vec::new(), LOOK_TIMEOUT).await.is_ok();
+        let took = asked.elapsed();
+        Status { responsiveness_ms: answered.then(|| report::milliseconds(took)), ..self.status() }
     }
 
     fn idle_for(&self) -> Option<Duration> {
@@ -584,10 +653,11 @@ pub struct Parts {
     pub python: Option<String>,
     pub session_ttl: Duration,
     pub max_sessions: usize,
+    pub store: Arc<saved::Store>,
 }
 
 impl Parts {
-    pub fn new(config: &Config, probes: Probes, journal: Journal, outputs: Outputs) -> Self {
+    pub fn new(config: &Config, probes: Probes, journal: Journal, outputs: Outputs, store: saved::Store) -> Self {
         Self {
             probes,
             interpreters: Interpreters::default(),
@@ -598,6 +668,7 @@ impl Parts {
             python: config.python.clone(),
             session_ttl: config.session_ttl,
             max_sessions: config.max_sessions,
+            store: Arc::new(store),
         }
     }
 }
@@ -625,12 +696,21 @@ pub struct Sessions {
     pub parts: Arc<Parts>,
     registry: Mutex<Registry>,
     defaults: Mutex<HashMap<(Arc<str>, DefaultSession), DefaultSlot>>,
+    /// Sessions that have no process and can be started by using them.
+    stopped: Mutex<Vec<saved::Definition>>,
+    reviving: tokio::sync::Mutex<()>,
 }
 
 impl Sessions {
     pub fn new(parts: Parts) -> Arc<Self> {
-        let sessions =
-            Arc::new(Self { parts: Arc::new(parts), registry: Mutex::default(), defaults: Mutex::default() });
+        let parts = Arc::new(parts);
+        let sessions = Arc::new(Self {
+            stopped: Mutex::new(keeping::load(&parts)),
+            parts,
+            registry: Mutex::default(),
+            defaults: Mutex::default(),
+            reviving: tokio::sync::Mutex::default(),
+        });
         tokio::spawn(close_idle(Arc::downgrade(&sessions)));
         sessions
     }
@@ -648,7 +728,14 @@ impl Sessions {
         sessions
     }
 
-    /// The session a caller names, by name or handle.
+    /// The caller's sessions as they are shown: the open ones, then those that can be started by using them.
+    pub fn statuses(&self, caller: &Caller) -> Vec<Status> {
+        let mut statuses: Vec<_> = self.list(caller).iter().map(Session::status).collect();
+        statuses.extend(self.list_stopped(caller));
+        statuses
+    }
+
+    /// The open session a caller names, by name or handle.
     pub fn find(&self, caller: &Caller, target: &str) -> Result<Session, Error> {
         let wanted = target.strip_prefix("session:").unwrap_or(target);
         self.forget_lost();
@@ -674,13 +761,13 @@ impl Sessions {
             return Err(Error::NotAllowed("run code"));
         }
         if let Some(target) = target {
-            return self.find(caller, target);
+            return self.reach(caller, target).await;
         }
         if caller.default_session == DefaultSession::Fresh {
             return self.open(caller, OpenOptions::default()).await;
         }
         if caller.default_session == DefaultSession::Main
-            && let Ok(session) = self.find(caller, "main")
+            && let Ok(session) = self.reach(caller, "main").await
         {
             return Ok(session);
         }
@@ -693,11 +780,17 @@ impl Sessions {
         {
             return Ok(session.clone());
         }
-        let name = match caller.default_session {
-            DefaultSession::Main => "main".to_owned(),
-            _ => self.free_name(caller),
+        let session = if let Some(session) = self.stopped_default(caller).await? {
+            session
+        } else {
+            let name = match caller.default_session {
+                DefaultSession::Main => "main".to_owned(),
+                _ => self.free_name(caller),
+            };
+            let options = OpenOptions { name: Some(name), ..OpenOptions::default() };
+            let default_of = keeping::default_key(&caller.default_session);
+            self.open_as(caller, options, Opening { again: None, default_of }).await?
         };
-        let session = self.open(caller, OpenOptions { name: Some(name), ..OpenOptions::default() }).await?;
         *slot = Some(session.info.handle.clone());
         Ok(session)
     }
@@ -712,6 +805,10 @@ impl Sessions {
 
     /// Opens a session and waits until its worker is ready.
     pub async fn open(&self, caller: &Caller, options: OpenOptions) -> Result<Session, Error> {
+        self.open_as(caller, options, Opening::default()).await
+    }
+
+    async fn open_as(&self, caller: &Caller, options: OpenOptions, opening: Opening) -> Result<Session, Error> {
         if !caller.may(Scope::Run) {
             return Err(Error::NotAllowed("open sessions"));
         }
@@ -732,11 +829,15 @@ impl Sessions {
         if let Some(module) = options.preload.iter().find(|module| !is_module_name(module)) {
             return Err(Error::BadArgument(format!("`{module}` in `preload` is not the name of a module")));
         }
+        let save = match &options.restore {
+            Some(restore) => Some(self.save_named(restore)?),
+            None => None,
+        };
         // What the caller's environment holds is none of a confined session's business.
         let lookup = caller.env.iter().chain(&options.env).map(|(name, value)| (name.clone(), value.clone())).collect();
         let mut env =
             if profile.is_confined() { caller::plain_environment("/tmp", "pylair") } else { (*caller.env).clone() };
-        env.extend(options.env);
+        env.extend(options.env.clone());
         if env.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() > MAX_ENV_BYTES {
             return Err(Error::BadArgument(format!("the environment is over the limit of {MAX_ENV_BYTES} bytes")));
         }
@@ -751,7 +852,8 @@ impl Sessions {
             .resolve(options.python.as_deref(), self.parts.python.as_deref(), &cwd, &env)
             .await?;
         let base = self.base_of(&interpreter, &cwd, &lookup).await;
-        let handle: Arc<str> = new_handle().into();
+        let again = opening.again.as_ref();
+        let handle: Arc<str> = again.map_or_else(new_handle, |definition| definition.handle.clone()).into();
         let name: Arc<str> = match options.name {
             Some(name) => name.into(),
             None if caller.default_session == DefaultSession::Fresh => handle.clone(),
@@ -759,7 +861,26 @@ impl Sessions {
         };
         let reservation = self.reserve(caller, &name)?;
         let ttl = if name == handle { FRESH_TTL.min(self.parts.session_ttl) } else { self.parts.session_ttl };
+        let opened_at = Timestamp::now();
+        let definition = saved::Definition {
+            handle: handle.to_string(),
+            name: name.to_string(),
+            owner: caller.owner.to_string(),
+            python: options.python.or_else(|| Some(interpreter.executable.display().to_string())),
+            cwd: cwd.clone(),
+            env: options.env,
+            startup: options.startup.clone(),
+            preload: options.preload.clone(),
+            sandbox: profile.name().to_owned(),
+            description: options.description.clone(),
+            keep: options.keep,
+            cell: again.map_or(0, |definition| definition.cell),
+            default_of: opening.default_of,
+            opened_at: opened_at.to_string(),
+            last_used_at: opened_at.to_string(),
+        };
         let info = Arc::new(Info {
+            definition: Arc::new(definition),
             handle,
             name,
             owner: caller.owner.clone(),
@@ -772,10 +893,16 @@ impl Sessions {
             startup: options.startup,
             preload: options.preload,
             description: options.description,
-            opened_at: Timestamp::now(),
+            opened_at,
             ttl,
         });
-        let session = task::start(info.clone(), self.parts.clone(), None).await?;
+        let seed = task::Seed::New { cell: info.definition.cell, save };
+        let session = task::start(info.clone(), self.parts.clone(), seed).await?;
+        if info.definition.keep {
+            let (store, definition) = (self.parts.store.clone(), info.definition.clone());
+            let put = tokio::task::spawn_blocking(move || store.put(&definition)).await;
+            put.map_err(|_| Error::Gone)?.map_err(Error::Store)?;
+        }
         self.add(&session);
         drop(reservation);
         Ok(session)
@@ -792,19 +919,28 @@ impl Sessions {
         if !caller.may(Scope::Run) {
             return Err(Error::NotAllowed("open sessions"));
         }
-        let original = self.find(caller, target)?;
+        let original = self.reach(caller, target).await?;
         let name = name.unwrap_or_else(|| self.unused_name(caller, &format!("{}-branch", original.info.name)));
         let name: Arc<str> = name.into();
         let reservation = self.reserve(caller, &name)?;
         let branched = original.send(|answer| Command::Branch { at, answer }).await??;
+        let handle: Arc<str> = new_handle().into();
+        let definition = saved::Definition {
+            handle: handle.to_string(),
+            name: name.to_string(),
+            keep: false,
+            default_of: None,
+            ..(*original.info.definition).clone()
+        };
         let info = Arc::new(Info {
-            handle: new_handle().into(),
+            handle,
             name,
             client: caller.client.clone(),
             opened_at: Timestamp::now(),
+            definition: Arc::new(definition),
             ..(*original.info).clone()
         });
-        let session = task::start(info, self.parts.clone(), Some(branched)).await?;
+        let session = task::start(info, self.parts.clone(), task::Seed::Branch(Box::new(branched))).await?;
         self.add(&session);
         drop(reservation);
         Ok(session)
@@ -847,13 +983,6 @@ impl Sessions {
         exact.then_some(base)
     }
 
-    /// Ends a session and everything below it.
-    pub async fn close(&self, caller: &Caller, target: &str) -> Result<Session, Error> {
-        let session = self.find(caller, target)?;
-        self.end(&session, "somebody closed it").await;
-        Ok(session)
-    }
-
     fn forget_lost(&self) {
         let mut registry = self.registry.lock().expect("no panic while locked");
         let Registry { open, closed, .. } = &mut *registry;
@@ -890,6 +1019,7 @@ impl Sessions {
             let registry = self.registry.lock().expect("no panic while locked");
             registry.open.values().cloned().collect()
         };
+        self.save_all(&sessions).await;
         futures::future::join_all(sessions.iter().map(|session| self.end(session, reason))).await;
     }
 
@@ -913,7 +1043,7 @@ impl Sessions {
         let key = (caller.owner.clone(), name.clone());
         let taken = registry.reserved.contains(&key)
             || registry.open.values().any(|session| session.info.owner == key.0 && session.info.name == key.1);
-        if taken {
+        if taken || self.is_stopped_name(&caller.owner, name) {
             return Err(Error::NameTaken(name.to_string()));
         }
         registry.reserved.push(key.clone());
@@ -938,6 +1068,7 @@ impl Sessions {
         let taken = |name: &str| {
             registry.reserved.iter().any(|(owner, reserved)| *owner == caller.owner && **reserved == *name)
                 || registry.open.values().any(|s| s.info.owner == caller.owner && *s.info.name == *name)
+                || self.is_stopped_name(&caller.owner, name)
         };
         let mut number = 1_u32;
         loop {
@@ -977,6 +1108,7 @@ async fn close_idle(sessions: Weak<Sessions>) {
         for session in expired {
             let reason = format!("nobody used it for {} s", session.info.ttl.as_secs());
             sessions.end(&session, &reason).await;
+            sessions.put_away(&session, false).await;
         }
     }
 }

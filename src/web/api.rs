@@ -216,6 +216,8 @@ pub struct TargetBody {
     pub target: Option<String>,
     pub job: Option<String>,
     #[serde(default)]
+    pub forget: bool,
+    #[serde(default)]
     pub from: Origin,
 }
 
@@ -240,7 +242,7 @@ async fn interrupt(
 
 async fn sessions(State(daemon): State<Arc<Daemon>>, Extension(entrance): Extension<Entrance>) -> Response {
     let caller = caller_with_target(&daemon, entrance, Origin::default()).await;
-    let sessions: Vec<_> = daemon.sessions.list(&caller).iter().map(Session::status).collect();
+    let sessions = daemon.sessions.statuses(&caller);
     Json(serde_json::json!({"sessions": sessions})).into_response()
 }
 
@@ -269,8 +271,8 @@ async fn close(
     let body: TargetBody = parse(&body)?;
     let caller = caller_with_target(&daemon, entrance, body.from).await;
     let target = body.target.ok_or_else(|| ApiError::bad("no target was given", "name a session"))?;
-    let session = daemon.sessions.close(&caller, &target).await?;
-    Ok(Json(serde_json::json!({"closed": session.info.name})).into_response())
+    let closed = daemon.sessions.close(&caller, &target, body.forget).await?;
+    Ok(Json(serde_json::json!({"closed": closed})).into_response())
 }
 
 #[derive(Debug, Deserialize)]

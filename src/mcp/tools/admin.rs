@@ -26,10 +26,20 @@ pub struct Status {
     session: Option<session::Status>,
 }
 
-pub fn get_status(call: &Call<'_>) -> Result<CallToolResult, ToolError> {
-    let args: StatusArgs = parse(call)?;
+pub async fn get_status(call: Call<'_>) -> Result<CallToolResult, ToolError> {
+    let args: StatusArgs = parse(&call)?;
     let status = match args.target {
-        Some(target) => Status { daemon: None, session: Some(call.daemon.session_of(&call.caller, &target)?.status()) },
+        Some(target) => {
+            let session = call.daemon.sessions.find(&call.caller, &target);
+            let stopped = call.daemon.sessions.list_stopped(&call.caller);
+            let stopped = stopped.into_iter().find(|status| status.name == target || status.handle == target);
+            let status = match (session, stopped) {
+                (Ok(session), _) => session.full_status().await,
+                (Err(_), Some(stopped)) => stopped,
+                (Err(error), None) => return Err(error.into()),
+            };
+            Status { daemon: None, session: Some(status) }
+        }
         None => Status { daemon: Some(call.daemon.status()), session: None },
     };
     Ok(render::data(&status, None))

@@ -155,11 +155,11 @@ pub static TABLE: &[Tool] = &[
         name: "open_session",
         title: "Open a session",
         description: "Open a new, isolated Python session and return its name and handle. Not needed for the default session, \
-                      which the first execute opens.",
+                      which the first execute opens. At most 200 sessions by default; one unused for 8 hours is closed.",
         toolset: Toolset::Run,
         effect: Effect::Adds,
         input: input::<session::OpenArgs>,
-        output: Some(schema::<core::Status>),
+        output: Some(schema::<session::Opened>),
         function: |call| Box::pin(session::open(call)),
     },
     Tool {
@@ -178,7 +178,7 @@ pub static TABLE: &[Tool] = &[
         description: "End a session and every process it started.",
         toolset: Toolset::Run,
         effect: Effect::Ends,
-        input: input::<session::TargetArgs>,
+        input: input::<session::CloseArgs>,
         output: Some(schema::<session::Closed>),
         function: |call| Box::pin(session::close(call)),
     },
@@ -202,6 +202,17 @@ pub static TABLE: &[Tool] = &[
         input: input::<session::BranchArgs>,
         output: Some(schema::<core::Status>),
         function: |call| Box::pin(session::branch(call)),
+    },
+    Tool {
+        name: "save_session",
+        title: "Save a session",
+        description: "Save a session's variables to disk and say which could be saved and were verified; \
+                      open_session(restore=…) brings them back.",
+        toolset: Toolset::Run,
+        effect: Effect::Adds,
+        input: input::<session::TargetArgs>,
+        output: Some(schema::<core::SaveReport>),
+        function: |call| Box::pin(session::save(call)),
     },
     Tool {
         name: "list_targets",
@@ -241,7 +252,7 @@ pub static TABLE: &[Tool] = &[
         effect: Effect::Reads,
         input: input::<admin::StatusArgs>,
         output: Some(schema::<admin::Status>),
-        function: |call| Box::pin(async move { admin::get_status(&call) }),
+        function: |call| Box::pin(admin::get_status(call)),
     },
 ];
 

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{ToolError, parse};
 use crate::{
     config::seconds,
+    daemon::Daemon,
     mcp::{render, server::Call},
     session::{self as core, Job, OnTimeout, OpenOptions, Report, RestartMode, Work, literal},
 };
@@ -167,7 +168,7 @@ pub struct UndoArgs {
 
 pub async fn undo(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: UndoArgs = parse(&call)?;
-    let session = call.daemon.session_of(&call.caller, &args.target)?;
+    let session = call.daemon.sessions.reach(&call.caller, &args.target).await?;
     Ok(render::data(&session.undo(args.to).await?, None))
 }
 
@@ -211,7 +212,7 @@ pub async fn get_job(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let job = job.ok_or(core::Error::UnknownJob { job: args.job })?;
     let form = args.output.unwrap_or_default();
     if let Some(execution) = job.execution() {
-        return Ok(finish(&call, &job, Some(&execution), max_chars, form).await);
+        return Ok(tell(call.daemon, &job, Some(&execution), call.take_note(), (max_chars, form)).await);
     }
     let session = call.daemon.session_of(&call.caller, &job.session)?;
     if args.cancel == Some(true) {
@@ -246,20 +247,29 @@ async fn wait_and_report(
             job.execution()
         }
     };
-    Ok(finish(call, job, execution.as_deref(), max_chars, form).await)
+    if execution.is_none() && call.takes_tasks() {
+        let daemon = call.daemon.clone();
+        let render = move |job: Arc<Job>| async move {
+            let execution = job.execution();
+            tell(&daemon, &job, execution.as_deref(), None, (max_chars, form)).await
+        };
+        call.become_task(call.daemon.tasks.of_job(session.clone(), job.clone(), render));
+    }
+    Ok(tell(call.daemon, job, execution.as_deref(), call.take_note(), (max_chars, form)).await)
 }
 
-async fn finish(
-    call: &Call<'_>,
+/// A job as the caller wants to see it.
+async fn tell(
+    daemon: &Daemon,
     job: &Job,
     execution: Option<&core::Execution>,
-    max_chars: usize,
-    form: OutputForm,
+    notes: Option<String>,
+    (max_chars, form): (usize, OutputForm),
 ) -> CallToolResult {
     let mut report = Report::new(job, execution, max_chars);
-    report.notes.extend(call.take_note());
+    report.notes.extend(notes);
     let images = if report.displays.iter().any(|display| display.inline.is_some()) {
-        inline_images(call, &job.id, &report).await
+        inline_images(daemon, &job.id, &report).await
     } else {
         Vec::new()
     };
@@ -267,8 +277,8 @@ async fn finish(
 }
 
 /// The images that a model can be shown, in base64.
-async fn inline_images(call: &Call<'_>, job: &str, report: &Report) -> Vec<(usize, String)> {
-    let outputs = call.daemon.sessions.parts.outputs.clone();
+async fn inline_images(daemon: &Daemon, job: &str, report: &Report) -> Vec<(usize, String)> {
+    let outputs = daemon.sessions.parts.outputs.clone();
     let indices: Vec<_> = report.displays.iter().filter_map(|display| display.inline).collect();
     let job = job.to_owned();
     let read = move || {
@@ -345,6 +355,19 @@ pub struct OpenArgs {
     /// `open` (your own rights, default) or `sealed` (no network, no files but a private /tmp)
     sandbox: Option<String>,
     description: Option<String>,
+    /// Keep its definition when it is closed; the next use starts it again
+    keep: Option<bool>,
+    /// Bring variables back from a save, or from the newest save of a session's name
+    restore: Option<String>,
+}
+
+/// A session that was opened, and what came back of a save.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Opened {
+    #[serde(flatten)]
+    status: core::Status,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    restored: Option<core::saved::Restored>,
 }
 
 pub async fn open(call: Call<'_>) -> Result<CallToolResult, ToolError> {
@@ -358,9 +381,11 @@ pub async fn open(call: Call<'_>) -> Result<CallToolResult, ToolError> {
         preload: args.preload.unwrap_or_default(),
         sandbox: args.sandbox,
         description: args.description,
+        keep: args.keep.unwrap_or_default(),
+        restore: args.restore,
     };
     let session = call.daemon.sessions.open(&call.caller, options).await?;
-    Ok(render::data(&session.status(), None))
+    Ok(render::data(&Opened { status: session.status(), restored: session.restored().cloned() }, None))
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -370,6 +395,8 @@ pub struct RestartArgs {
     target: String,
     /// `restart` (default): a new process; `clear`: the same one with its variables gone
     mode: Option<RestartMode>,
+    /// Bring back what can be saved of the variables
+    keep_variables: Option<bool>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -380,9 +407,26 @@ pub struct Restarted {
 
 pub async fn restart(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: RestartArgs = parse(&call)?;
-    let session = call.daemon.session_of(&call.caller, &args.target)?;
-    let notes = session.restart(args.mode.unwrap_or_default()).await?;
+    let session = call.daemon.sessions.reach(&call.caller, &args.target).await?;
+    let mode = args.mode.unwrap_or_default();
+    let notes = match (args.keep_variables.unwrap_or_default(), mode) {
+        (false, mode) => session.restart(mode).await?,
+        (true, RestartMode::Restart) => call.daemon.sessions.restart_keeping(&session).await?,
+        (true, RestartMode::Clear) => {
+            let message = "keep_variables and mode `clear` contradict each other".to_owned();
+            return Err(core::Error::BadArgument(message).into());
+        }
+    };
     Ok(render::data(&Restarted { session: session.info.name.to_string(), notes }, None))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CloseArgs {
+    /// Session name or handle
+    target: String,
+    /// Also remove the definition of a kept session
+    forget: Option<bool>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -391,9 +435,15 @@ pub struct Closed {
 }
 
 pub async fn close(call: Call<'_>) -> Result<CallToolResult, ToolError> {
+    let args: CloseArgs = parse(&call)?;
+    let closed = call.daemon.sessions.close(&call.caller, &args.target, args.forget.unwrap_or_default()).await?;
+    Ok(render::data(&Closed { closed }, None))
+}
+
+pub async fn save(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: TargetArgs = parse(&call)?;
-    let session = call.daemon.sessions.close(&call.caller, &args.target).await?;
-    Ok(render::data(&Closed { closed: session.info.name.to_string() }, None))
+    let session = call.daemon.session_of(&call.caller, &args.target)?;
+    Ok(render::data(&call.daemon.sessions.save(&session).await?, None))
 }
 
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
@@ -416,7 +466,7 @@ pub struct Targets {
 
 pub fn list(call: &Call<'_>) -> Result<CallToolResult, ToolError> {
     let ListArgs { .. } = parse(call)?;
-    let sessions = call.daemon.sessions.list(&call.caller).iter().map(core::Session::status).collect();
+    let sessions = call.daemon.sessions.statuses(&call.caller);
     Ok(render::data(&Targets { sessions }, None))
 }
 

@@ -131,7 +131,7 @@ impl Task {
         }
     }
 
-    fn read_answer(&mut self, op: Op, reply: Reply, blob: &[u8]) -> Result<serde_json::Value, Error> {
+    pub(super) fn read_answer(&mut self, op: Op, reply: Reply, blob: &[u8]) -> Result<serde_json::Value, Error> {
         if let Some(message) = reply.refused {
             return Err(Error::Refused(Refusal { message, kind: reply.kind, hint: reply.hint }));
         }

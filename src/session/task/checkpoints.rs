@@ -97,8 +97,8 @@ impl Task {
             for old in self.checkpoints.drain(..excess) {
                 link.drop_checkpoint(&old.id);
             }
-            self.parts.journal.record(owner, handle, EventKind::CheckpointMade { cell });
             self.show_checkpoints(None);
+            self.parts.journal.record(owner, handle, EventKind::CheckpointMade { cell });
             return;
         }
         let reason = why_not(reply);
@@ -107,8 +107,8 @@ impl Task {
         if !told {
             self.pending_notes.push(format!("no checkpoint was made after cell {cell}: {reason}"));
         }
-        self.parts.journal.record(owner, handle, EventKind::CheckpointSkipped { cell, reason: reason.clone() });
-        self.show_checkpoints(Some(reason));
+        self.show_checkpoints(Some(reason.clone()));
+        self.parts.journal.record(owner, handle, EventKind::CheckpointSkipped { cell, reason });
     }
 
     pub(super) fn show_checkpoints(&self, skipped: Option<String>) {

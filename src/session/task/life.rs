@@ -1,6 +1,9 @@
 //! How a worker starts, dies and comes back.
 
-use std::time::{Duration, Instant};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use super::{Cause, Error, State, Step, Task};
 use crate::{
@@ -12,7 +15,9 @@ use crate::{
     },
     session::{
         job::{Execution, Outcome},
+        keeping::RESTORE_TIMEOUT,
         notes::{cell_stacks, death_message, stop_notes},
+        saved::Restored,
     },
 };
 
@@ -52,7 +57,7 @@ impl Task {
         let link = Link::open(&self.parts.probes, &wanted, &info.profile, start).await?;
         self.link = Some(link);
         let started = self.answer_to(Link::START, START_TIMEOUT).await;
-        let reply = self.unless_failed(started).await?;
+        let (reply, _) = self.unless_failed(started).await?;
         if let Some(refused) = reply.refused {
             self.close_link().await;
             return Err(link::Error::Start { message: refused }.into());
@@ -62,7 +67,7 @@ impl Task {
         if let Some(startup) = &info.startup {
             let ran =
                 self.ask_and_wait(Op::Execute { cell: 0, path: None }, startup.as_bytes(), STARTUP_CODE_TIMEOUT).await;
-            let reply = self.unless_failed(ran).await?;
+            let (reply, _) = self.unless_failed(ran).await?;
             if let Some(error) = reply.error {
                 self.close_link().await;
                 return Err(Error::Startup(Box::new(error)));
@@ -79,6 +84,18 @@ impl Task {
             self.plan_checkpoint();
         }
         Ok(())
+    }
+
+    /// In a session that was just opened: brings variables back from a save.
+    pub(super) async fn restore(&mut self, save: &Path) -> Result<Restored, Error> {
+        let file = std::fs::File::open(save).map_err(Error::Store)?.into();
+        self.link.as_ref().ok_or(Error::Gone)?.pass_file(&file)?;
+        let asked = self.ask_and_wait(Op::Restore, &[], RESTORE_TIMEOUT).await;
+        let (reply, blob) = self.unless_failed(asked).await?;
+        let answer = self.read_answer(Op::Restore, reply, &blob);
+        let answer = self.unless_failed(answer).await?;
+        self.plan_checkpoint();
+        Ok(serde_json::from_value(answer).unwrap_or_default())
     }
 
     /// A worker that was started anew, or set back, may not know where this session's packages are.
@@ -109,13 +126,13 @@ impl Task {
     }
 
     /// A request outside of any cell, answered before anything else goes on.
-    pub(super) async fn ask_and_wait(&mut self, op: Op, blob: &[u8], limit: Duration) -> Result<Reply, Error> {
+    async fn ask_and_wait(&mut self, op: Op, blob: &[u8], limit: Duration) -> Result<(Reply, Vec<u8>), Error> {
         let link = self.link.as_mut().ok_or(Error::Gone)?;
         let request = link.request(op, blob).await?;
         self.answer_to(request, limit).await
     }
 
-    pub(super) async fn answer_to(&mut self, request: u64, limit: Duration) -> Result<Reply, Error> {
+    async fn answer_to(&mut self, request: u64, limit: Duration) -> Result<(Reply, Vec<u8>), Error> {
         let died = |message: String| Error::Link(link::Error::Start { message });
         let until = Instant::now() + limit;
         loop {
@@ -127,9 +144,9 @@ impl Task {
             };
             match event {
                 Err(_) => return Err(died(format!("it was not ready after {} s", limit.as_secs()))),
-                Ok(LinkEvent::Reply(reply, _)) if reply.ev == Event::Done && reply.id == request => {
+                Ok(LinkEvent::Reply(reply, blob)) if reply.ev == Event::Done && reply.id == request => {
                     self.drain_output();
-                    return Ok(*reply);
+                    return Ok((*reply, blob));
                 }
                 Ok(LinkEvent::Reply(..) | LinkEvent::Peeked(..)) => {}
                 Ok(LinkEvent::Output(stream, count)) => self.on_output(stream, count),
@@ -281,7 +298,7 @@ impl Task {
             return Ok(vec!["all variables are gone".to_owned()]);
         }
         let cleared = self.ask_and_wait(Op::Clear, &[], START_TIMEOUT).await;
-        let reply = self.unless_failed(cleared).await?;
+        let (reply, _) = self.unless_failed(cleared).await?;
         if let Some(refused) = reply.refused {
             return Err(link::Error::Start { message: refused }.into());
         }

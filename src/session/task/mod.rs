@@ -10,6 +10,7 @@ mod ladder;
 mod life;
 
 use std::{
+    path::PathBuf,
     sync::{Arc, Mutex},
     time::Instant,
 };
@@ -32,8 +33,18 @@ pub(super) use ladder::{Cause, Ladder, Step};
 /// How many events of a link are handled before others get their turn.
 const EVENTS_IN_A_ROW: u32 = 16;
 
+/// What a session begins with.
+pub(super) enum Seed {
+    /// Its cells are numbered from `cell` on; variables come from a save.
+    New {
+        cell: u64,
+        save: Option<PathBuf>,
+    },
+    Branch(Box<Branched>),
+}
+
 /// Opens the worker, or takes over the one of a branch, and starts the task.
-pub(super) async fn start(info: Arc<Info>, parts: Arc<Parts>, branch: Option<Branched>) -> Result<Session, Error> {
+pub(super) async fn start(info: Arc<Info>, parts: Arc<Parts>, seed: Seed) -> Result<Session, Error> {
     let (commands, receiver) = mpsc::channel(32);
     let ending = Arc::new(Ending::default());
     let live = Arc::new(Mutex::new(Live::new()));
@@ -57,12 +68,20 @@ pub(super) async fn start(info: Arc<Info>, parts: Arc<Parts>, branch: Option<Bra
         checkpoints_given_up: false,
         ending: ending.clone(),
     };
-    match branch {
-        Some(branch) => task.take_over(branch),
-        None => task.open_worker().await?,
+    let mut restored = None;
+    match seed {
+        Seed::Branch(branch) => task.take_over(*branch),
+        Seed::New { cell, save } => {
+            task.cell = cell;
+            live.lock().expect("no panic while locked").cell = cell;
+            task.open_worker().await?;
+            if let Some(save) = save {
+                restored = Some(Arc::new(task.restore(&save).await?));
+            }
+        }
     }
     tokio::spawn(task.run(receiver));
-    Ok(Session { info, live, commands, ending })
+    Ok(Session { info, live, commands, ending, restored })
 }
 
 struct Task {
@@ -172,6 +191,10 @@ impl Task {
                 let _unheard = answer.send(result);
             }
             Command::Branch { at, answer } => self.branch(at, answer).await,
+            Command::Note { notes, answer } => {
+                self.pending_notes.extend(notes);
+                let _unheard = answer.send(());
+            }
         }
     }
 

@@ -137,7 +137,7 @@ impl Core {
 
     pub async fn close_session(&self, session: &TestSession) {
         let name = session.session.info.name.clone();
-        self.daemon.sessions.close(&self.caller, &name).await.expect("the session closes");
+        self.daemon.sessions.close(&self.caller, &name, false).await.expect("the session closes");
     }
 }
 

@@ -1,0 +1,54 @@
+//! Jobs as MCP tasks, for clients that declare the extension: a cell that outlives the reply becomes a task instead of `running`.
+//!
+//! Kept by the daemon, not by a connection: the next request of a stateless client comes on another one.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use rmcp::{
+    model::{CallToolResult, Task},
+    task_manager::{TaskExit, TaskManager, TaskOptions},
+};
+
+use crate::session::{Job, Session};
+
+/// How often a client is advised to ask.
+const POLL_MS: u64 = 500;
+/// How long a result waits for its client, and a cell without a time limit for its end.
+const KEPT: Duration = Duration::from_hours(24);
+
+#[derive(Default)]
+pub struct Tasks(TaskManager);
+
+impl fmt::Debug for Tasks {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Tasks")
+    }
+}
+
+impl Tasks {
+    pub fn manager(&self) -> &TaskManager {
+        &self.0
+    }
+
+    /// Makes a running job a task. `tell` renders it once it has ended; cancelling the task interrupts the cell.
+    pub fn of_job<F>(&self, session: Session, job: Arc<Job>, tell: impl FnOnce(Arc<Job>) -> F + Send + 'static) -> Task
+    where
+        F: Future<Output = CallToolResult> + Send + 'static,
+    {
+        let kept = u64::try_from(KEPT.as_millis()).unwrap_or(u64::MAX);
+        let message = format!("cell {} of {} is running as job {}", job.cell, session.info.name, job.id);
+        let options = TaskOptions::new().with_ttl_ms(kept).with_poll_interval_ms(POLL_MS).with_status_message(message);
+        self.0.spawn(options, move |context| {
+            Box::pin(async move {
+                tokio::select! {
+                    _ = job.ended() => Ok(tell(job).await),
+                    () = context.cancelled() => {
+                        // A session that is gone has nothing left to interrupt.
+                        let _gone = session.interrupt(Some(&job.id)).await;
+                        Err(TaskExit::Cancelled)
+                    }
+                }
+            })
+        })
+    }
+}

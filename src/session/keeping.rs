@@ -1,0 +1,320 @@
+//! Sessions that outlive their process: kept definitions, variables saved on request or when the daemon leaves, and coming back.
+
+use std::{fs::File, path::Path, sync::Arc, time::Duration};
+
+use serde::Serialize;
+
+use super::{
+    Command, DefaultSession, Error, OpenOptions, Opening, RestartMode, Session, Sessions, State, Status,
+    saved::{Definition, Pending, Restored, Saved},
+    task,
+};
+use crate::{caller::Caller, probe::wire::Op};
+
+/// How long pickling everything may take before it is interrupted.
+const SAVE_TIMEOUT: Duration = Duration::from_mins(2);
+pub(super) const RESTORE_TIMEOUT: Duration = Duration::from_mins(2);
+const VERIFY_SECONDS: f64 = 20.0;
+const MAX_SAVE_BYTES: u64 = 4 << 30;
+/// A daemon that leaves does not wait for ever.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The answer of `save_session`.
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
+pub struct SaveReport {
+    pub session: String,
+    /// What `open_session(restore=…)` takes.
+    pub save: String,
+    #[serde(flatten)]
+    pub saved: Saved,
+    pub notes: Vec<String>,
+}
+
+impl Session {
+    async fn save_to(&self, pending: &Pending, limit: Duration) -> Result<Saved, Error> {
+        let op = Op::Save { verify_s: VERIFY_SECONDS, max_bytes: MAX_SAVE_BYTES };
+        let file = Some(pending.descriptor().map_err(Error::Store)?);
+        let question = task::Question { op, blob: Vec::new(), file, limit };
+        let answer = self.send(|answer| Command::Ask { question, answer }).await??;
+        Ok(serde_json::from_value(answer).unwrap_or_default())
+    }
+
+    async fn restore_from(&self, path: &Path) -> Result<Restored, Error> {
+        let file = Some(File::open(path).map_err(Error::Store)?.into());
+        let question = task::Question { op: Op::Restore, blob: Vec::new(), file, limit: RESTORE_TIMEOUT };
+        let answer = self.send(|answer| Command::Ask { question, answer }).await??;
+        Ok(serde_json::from_value(answer).unwrap_or_default())
+    }
+
+    fn definition(&self) -> Definition {
+        let status = self.status();
+        Definition { cell: status.cell, last_used_at: status.last_used_at, ..(*self.info.definition).clone() }
+    }
+}
+
+impl Sessions {
+    /// The session a caller names: an open one, or one that was stopped and is started now.
+    pub async fn reach(&self, caller: &Caller, target: &str) -> Result<Session, Error> {
+        let unknown = match self.find(caller, target) {
+            Err(error @ (Error::Unknown { .. } | Error::Closed { .. })) => error,
+            found => return found,
+        };
+        let _one_at_a_time = self.reviving.lock().await;
+        if let Ok(session) = self.find(caller, target) {
+            return Ok(session);
+        }
+        match self.stopped(caller, target) {
+            Some(definition) => self.revive(caller, definition).await,
+            None => Err(unknown),
+        }
+    }
+
+    /// The caller's default session if it is open or waiting to be started, and never a new one.
+    pub async fn existing(&self, caller: &Caller, target: Option<&str>) -> Result<Session, Error> {
+        if let Some(target) = target {
+            return self.reach(caller, target).await;
+        }
+        if let Some(session) = self.default_of(&caller.owner, &caller.default_session).await {
+            return Ok(session);
+        }
+        if let Some(session) = self.stopped_default(caller).await? {
+            return Ok(session);
+        }
+        match caller.default_session {
+            DefaultSession::Main => self.reach(caller, "main").await.map_err(|_| Error::NoDefault),
+            _ => Err(Error::NoDefault),
+        }
+    }
+
+    /// Starts the caller's default session of an earlier daemon, if there was one.
+    pub(super) async fn stopped_default(&self, caller: &Caller) -> Result<Option<Session>, Error> {
+        let Some(key) = default_key(&caller.default_session) else { return Ok(None) };
+        let _one_at_a_time = self.reviving.lock().await;
+        let found = {
+            let stopped = self.stopped.lock().expect("no panic while locked");
+            let mine = |definition: &&Definition| {
+                *definition.owner == *caller.owner && definition.default_of.as_ref() == Some(&key)
+            };
+            stopped.iter().find(mine).cloned()
+        };
+        match found {
+            Some(definition) => self.revive(caller, definition).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn stopped(&self, caller: &Caller, target: &str) -> Option<Definition> {
+        let wanted = target.strip_prefix("session:").unwrap_or(target);
+        let stopped = self.stopped.lock().expect("no panic while locked");
+        let is_meant = |definition: &&Definition| {
+            *definition.owner == *caller.owner && (definition.name == wanted || definition.handle == wanted)
+        };
+        stopped.iter().find(is_meant).cloned()
+    }
+
+    pub(super) fn is_stopped_name(&self, owner: &str, name: &str) -> bool {
+        let stopped = self.stopped.lock().expect("no panic while locked");
+        stopped.iter().any(|definition| definition.owner == owner && definition.name == name)
+    }
+
+    async fn revive(&self, caller: &Caller, definition: Definition) -> Result<Session, Error> {
+        let variables = self.parts.store.variables(&definition.handle);
+        let options = OpenOptions {
+            name: Some(definition.name.clone()),
+            python: definition.python.clone(),
+            cwd: Some(definition.cwd.clone()),
+            env: definition.env.clone(),
+            startup: definition.startup.clone(),
+            preload: definition.preload.clone(),
+            sandbox: Some(definition.sandbox.clone()),
+            description: definition.description.clone(),
+            keep: definition.keep,
+            restore: None,
+        };
+        self.forget_stopped(&definition.handle);
+        let opening = Opening { again: Some(definition.clone()), default_of: definition.default_of.clone() };
+        let session = match self.open_as(caller, options, opening).await {
+            Ok(session) => session,
+            Err(error) => {
+                self.stopped.lock().expect("no panic while locked").push(definition);
+                return Err(error);
+            }
+        };
+        if variables.exists() {
+            let mut notes = vec!["the session was started again, its daemon had been stopped".to_owned()];
+            match session.restore_from(&variables).await {
+                Ok(restored) => notes.extend(restored.notes()),
+                Err(error) => notes.push(format!("its variables could not be restored: {error}")),
+            }
+            session.note(notes).await;
+        }
+        let store = self.parts.store.clone();
+        let _saved = tokio::task::spawn_blocking(move || {
+            let _absent = std::fs::remove_file(variables);
+            if definition.keep {
+                return store.put(&definition);
+            }
+            store.forget(&definition.handle);
+            Ok(())
+        })
+        .await;
+        Ok(session)
+    }
+
+    fn forget_stopped(&self, handle: &str) {
+        self.stopped.lock().expect("no panic while locked").retain(|definition| definition.handle != handle);
+    }
+
+    /// Sessions that are not running but can be started by using them.
+    pub fn list_stopped(&self, caller: &Caller) -> Vec<Status> {
+        let stopped = self.stopped.lock().expect("no panic while locked");
+        stopped.iter().filter(|definition| *definition.owner == *caller.owner).map(stopped_status).collect()
+    }
+
+    /// Ends a session and everything below it. A kept one stays listed, unless it is to be forgotten.
+    pub async fn close(&self, caller: &Caller, target: &str, forget: bool) -> Result<String, Error> {
+        match self.find(caller, target) {
+            Ok(session) => {
+                self.end(&session, "somebody closed it").await;
+                self.put_away(&session, forget).await;
+                Ok(session.info.name.to_string())
+            }
+            Err(error) => match self.stopped(caller, target) {
+                Some(definition) if forget => {
+                    self.forget_stopped(&definition.handle);
+                    self.parts.store.forget(&definition.handle);
+                    Ok(definition.name)
+                }
+                Some(definition) => Err(Error::Stopped { target: definition.name }),
+                None => Err(error),
+            },
+        }
+    }
+
+    /// After a session has ended: a kept one becomes a stopped one, any other is forgotten.
+    pub(super) async fn put_away(&self, session: &Session, forget: bool) {
+        let store = self.parts.store.clone();
+        if !session.info.definition.keep || forget {
+            let handle = session.info.handle.clone();
+            let _forgotten = tokio::task::spawn_blocking(move || store.forget(&handle)).await;
+            return;
+        }
+        let definition = session.definition();
+        self.stopped.lock().expect("no panic while locked").push(definition.clone());
+        let put = tokio::task::spawn_blocking(move || store.put(&definition)).await;
+        if !matches!(put, Ok(Ok(()))) {
+            tracing::warn!(session = %session.info.name, "a kept session could not be written to disk");
+        }
+    }
+
+    /// Saves the variables of a session under an id of its own.
+    pub async fn save(&self, session: &Session) -> Result<SaveReport, Error> {
+        let id = format!("{}-{}-{}", session.info.name, session.info.handle, session.status().cell);
+        let store = self.parts.store.clone();
+        let path = store.save(&id).ok_or_else(|| Error::BadName(id.clone()))?;
+        let pending = Pending::new(&path).map_err(Error::Store)?;
+        let saved = session.save_to(&pending, SAVE_TIMEOUT).await?;
+        let kept = tokio::task::spawn_blocking(move || pending.keep().map(|()| store.trim())).await;
+        let removed = kept.map_err(|_| Error::Gone)?.map_err(Error::Store)?;
+        let mut notes = Vec::new();
+        if !removed.is_empty() {
+            notes.push(format!("the oldest saves were removed to make room: {}", removed.join(", ")));
+        }
+        Ok(SaveReport { session: session.info.name.to_string(), save: id, saved, notes })
+    }
+
+    /// The file that `restore` names: a save's id, or the newest save of a session's name.
+    pub(super) fn save_named(&self, restore: &str) -> Result<std::path::PathBuf, Error> {
+        let store = &self.parts.store;
+        let saves = store.saves();
+        let of_session = |id: &&String| {
+            let name = id.rsplitn(3, '-').nth(2);
+            name == Some(restore)
+        };
+        let id = saves.iter().find(|id| *id == restore).or_else(|| saves.iter().find(of_session));
+        id.and_then(|id| store.save(id))
+            .ok_or_else(|| Error::NoSave { restore: restore.to_owned(), known: saves.clone() })
+    }
+
+    /// A new process, into which what can be saved of the old one's variables is restored.
+    pub async fn restart_keeping(&self, session: &Session) -> Result<Vec<String>, Error> {
+        let path = self.parts.store.variables(&session.info.handle);
+        let pending = Pending::new(&path).map_err(Error::Store)?;
+        let saved = session.save_to(&pending, SAVE_TIMEOUT).await?;
+        let file = pending.descriptor().map_err(Error::Store)?;
+        rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).map_err(|error| Error::Store(error.into()))?;
+        session.restart(RestartMode::Restart).await?;
+        let question = task::Question { op: Op::Restore, blob: Vec::new(), file: Some(file), limit: RESTORE_TIMEOUT };
+        let answer = session.send(|answer| Command::Ask { question, answer }).await??;
+        let mut restored: Restored = serde_json::from_value(answer).unwrap_or_default();
+        restored.not_restored.extend(saved.not_saved);
+        Ok(restored.notes())
+    }
+
+    /// The daemon is leaving: idle sessions are saved, so that its successor can bring them back.
+    pub(super) async fn save_all(&self, sessions: &[Session]) {
+        futures::future::join_all(sessions.iter().map(|session| self.save_for_later(session))).await;
+    }
+
+    async fn save_for_later(&self, session: &Session) {
+        let status = session.status();
+        let has_run = status.executions > 0 && status.state == State::Idle && session.info.ttl > super::FRESH_TTL;
+        let store = self.parts.store.clone();
+        let mut keep = session.info.definition.keep;
+        if has_run && let Ok(pending) = Pending::new(&store.variables(&session.info.handle)) {
+            let saving = tokio::time::timeout(LEAVE_TIMEOUT, session.save_to(&pending, LEAVE_TIMEOUT / 2));
+            match saving.await {
+                Ok(Ok(saved)) => {
+                    keep |= !saved.saved.is_empty();
+                    let kept = tokio::task::spawn_blocking(move || pending.keep()).await;
+                    if !matches!(kept, Ok(Ok(()))) {
+                        tracing::warn!(session = %session.info.name, "its variables could not be saved");
+                    }
+                }
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, session = %session.info.name, "its variables could not be saved");
+                }
+                Err(_) => tracing::warn!(session = %session.info.name, "saving its variables took too long"),
+            }
+        }
+        if keep {
+            let definition = session.definition();
+            let put = tokio::task::spawn_blocking(move || store.put(&definition)).await;
+            if !matches!(put, Ok(Ok(()))) {
+                tracing::warn!(session = %session.info.name, "it could not be written to disk");
+            }
+        }
+    }
+}
+
+/// In words that are the same in the next daemon; none for callers that have no default.
+pub(super) fn default_key(default: &DefaultSession) -> Option<String> {
+    match default {
+        DefaultSession::ProcessTree(process) => Some(format!("tree {} {}", process.pid, process.started)),
+        DefaultSession::McpSession(id) => Some(format!("mcp {id}")),
+        DefaultSession::Main => Some("main".to_owned()),
+        DefaultSession::Fresh => None,
+    }
+}
+
+fn stopped_status(definition: &Definition) -> Status {
+    Status {
+        name: definition.name.clone(),
+        handle: definition.handle.clone(),
+        state: State::Stopped,
+        cell: definition.cell,
+        executable: definition.python.clone().unwrap_or_default(),
+        sandbox: definition.sandbox.clone(),
+        cwd: definition.cwd.display().to_string(),
+        description: definition.description.clone(),
+        opened_at: definition.opened_at.clone(),
+        last_used_at: definition.last_used_at.clone(),
+        keep: definition.keep,
+        ..Status::default()
+    }
+}
+
+/// Definitions that an earlier daemon left.
+pub(super) fn load(parts: &Arc<super::Parts>) -> Vec<Definition> {
+    parts.store.load(parts.session_ttl)
+}

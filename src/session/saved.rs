@@ -1,0 +1,284 @@
+//! What outlives a session's process: definitions of sessions that are to be kept, and variables that were saved.
+//!
+//! One directory each of small files, written atomically; called by `Sessions`. A saved session is `HANDLE.json`, its definition, and
+//! `HANDLE.save` beside it if its variables were saved when the daemon left. Saves that somebody asked for are in a directory of
+//! their own under the id the caller was told.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use serde::{Deserialize, Serialize};
+
+/// The newest saves that are kept.
+const MAX_SAVES: usize = 50;
+const SUFFIX: &str = "save";
+
+/// A session as it is opened again: what its caller asked for, never the caller's own environment.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Definition {
+    pub handle: String,
+    pub name: String,
+    pub owner: String,
+    pub python: Option<String>,
+    pub cwd: PathBuf,
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    pub startup: Option<String>,
+    #[serde(default)]
+    pub preload: Vec<String>,
+    pub sandbox: String,
+    pub description: Option<String>,
+    /// Somebody asked for it to be kept; otherwise it is only waiting for the daemon to come back.
+    pub keep: bool,
+    /// The newest cell, so that numbers go on.
+    pub cell: u64,
+    /// Whose default session it is, in words that only have to be equal.
+    pub default_of: Option<String>,
+    pub opened_at: String,
+    pub last_used_at: String,
+}
+
+/// What was saved and what could not be.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(default)]
+pub struct Saved {
+    pub saved: Vec<SavedVariable>,
+    pub not_saved: Vec<NotSaved>,
+    pub bytes: u64,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(default)]
+pub struct SavedVariable {
+    pub name: String,
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub bytes: u64,
+    /// It was restored in a process that was thrown away, and was equal.
+    pub verified: bool,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(default)]
+pub struct NotSaved {
+    pub name: String,
+    #[serde(rename = "type", skip_serializing_if = "String::is_empty")]
+    pub kind: String,
+    pub reason: String,
+}
+
+/// What came back.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(default)]
+pub struct Restored {
+    pub restored: Vec<String>,
+    pub not_restored: Vec<NotSaved>,
+}
+
+impl Restored {
+    /// For a session's next caller.
+    pub fn notes(&self) -> Vec<String> {
+        const NAMED: usize = 20;
+        let listed = |names: Vec<String>| {
+            let more = names.len().saturating_sub(NAMED);
+            let mut text = names.into_iter().take(NAMED).collect::<Vec<_>>().join(", ");
+            if more > 0 {
+                text.push_str(" and more");
+            }
+            text
+        };
+        let mut notes = vec![match self.restored.len() {
+            0 => "no variable was restored".to_owned(),
+            count => format!("{count} variables were restored: {}", listed(self.restored.clone())),
+        }];
+        if !self.not_restored.is_empty() {
+            let lost = self.not_restored.iter().map(|lost| format!("{} ({})", lost.name, lost.reason)).collect();
+            notes.push(format!("not restored: {}", listed(lost)));
+        }
+        notes
+    }
+}
+
+/// The directories of definitions and saves.
+#[derive(Debug)]
+pub struct Store {
+    sessions: PathBuf,
+    saves: PathBuf,
+}
+
+impl Store {
+    pub fn open(data: &Path) -> io::Result<Self> {
+        let store = Self { sessions: data.join("sessions"), saves: data.join("saves") };
+        for directory in [&store.sessions, &store.saves] {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        }
+        Ok(store)
+    }
+
+    pub fn put(&self, definition: &Definition) -> io::Result<()> {
+        let text = serde_json::to_vec_pretty(definition)?;
+        replace(&self.definition(&definition.handle), &text)
+    }
+
+    /// Forgets a session and what was saved of it.
+    pub fn forget(&self, handle: &str) {
+        for path in [self.definition(handle), self.variables(handle)] {
+            // It may never have been there.
+            let _absent = fs::remove_file(path);
+        }
+    }
+
+    /// All definitions; files that cannot be read are left alone and out. Those that nobody asked to keep go when they are too old.
+    pub fn load(&self, max_age: Duration) -> Vec<Definition> {
+        let mut definitions = Vec::new();
+        for entry in fs::read_dir(&self.sessions).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            let read = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Definition>(&text).ok());
+            let Some(definition) = read.filter(|definition| is_id(&definition.handle)) else {
+                tracing::warn!(path = %path.display(), "a saved session could not be read");
+                continue;
+            };
+            if !definition.keep && age(&path).is_some_and(|age| age > max_age) {
+                self.forget(&definition.handle);
+                continue;
+            }
+            definitions.push(definition);
+        }
+        definitions.sort_by(|a, b| a.opened_at.cmp(&b.opened_at));
+        definitions
+    }
+
+    fn definition(&self, handle: &str) -> PathBuf {
+        self.sessions.join(format!("{handle}.json"))
+    }
+
+    /// Where a session's variables are while the daemon is away.
+    pub fn variables(&self, handle: &str) -> PathBuf {
+        self.sessions.join(format!("{handle}.{SUFFIX}"))
+    }
+
+    /// The file of a save; `None` if the id is not one of ours.
+    pub fn save(&self, id: &str) -> Option<PathBuf> {
+        is_id(id).then(|| self.saves.join(format!("{id}.{SUFFIX}")))
+    }
+
+    /// Ids of all saves, newest first.
+    pub fn saves(&self) -> Vec<String> {
+        let mut saves: Vec<_> = fs::read_dir(&self.saves)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| {
+                let path = entry.path();
+                let id = path.file_stem()?.to_str()?.to_owned();
+                let is_save = path.extension().is_some_and(|extension| extension == SUFFIX) && is_id(&id);
+                is_save.then(|| (entry.metadata().and_then(|metadata| metadata.modified()).ok(), id))
+            })
+            .collect();
+        saves.sort_by(|a, b| b.cmp(a));
+        saves.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// Removes the oldest saves over the limit. Returns their ids.
+    pub fn trim(&self) -> Vec<String> {
+        let old = self.saves().split_off(self.saves().len().min(MAX_SAVES));
+        for id in &old {
+            if let Some(path) = self.save(id) {
+                let _gone = fs::remove_file(path);
+            }
+        }
+        old
+    }
+}
+
+/// A file that a worker writes to, under another name until it is whole.
+#[derive(Debug)]
+pub struct Pending {
+    file: File,
+    temporary: PathBuf,
+    path: PathBuf,
+}
+
+impl Pending {
+    pub fn new(path: &Path) -> io::Result<Self> {
+        let temporary = path.with_extension("new");
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        Ok(Self { file, temporary, path: path.to_owned() })
+    }
+
+    pub fn descriptor(&self) -> io::Result<std::os::fd::OwnedFd> {
+        Ok(self.file.try_clone()?.into())
+    }
+
+    /// On disk, also through a power cut.
+    pub fn keep(self) -> io::Result<()> {
+        self.file.sync_all()?;
+        fs::rename(&self.temporary, &self.path)?;
+        sync_parent(&self.path)
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        // Gone already if it was kept.
+        let _kept = fs::remove_file(&self.temporary);
+    }
+}
+
+fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+    let temporary = path.with_extension("new");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    file.write_all(text)?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)?;
+    sync_parent(path)
+}
+
+fn sync_parent(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
+}
+
+fn age(path: &Path) -> Option<Duration> {
+    SystemTime::now().duration_since(fs::metadata(path).ok()?.modified().ok()?).ok()
+}
+
+/// What may be a file's name here.
+fn is_id(text: &str) -> bool {
+    !text.is_empty()
+        && text.len() <= 96
+        && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_would_lead_elsewhere_are_no_saves() {
+        let directory = std::env::temp_dir().join(format!("pylair-saved-{}", std::process::id()));
+        let store = Store::open(&directory).unwrap();
+        assert!(store.save("main-1").is_some());
+        for id in ["", "../x", "/etc/passwd", ".hidden", "a/b", "a\0b"] {
+            assert_eq!(store.save(id), None, "{id:?}");
+        }
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn what_was_not_restored_is_named_with_its_reason() {
+        let lost = NotSaved { name: "f".into(), kind: String::new(), reason: "a generator".into() };
+        let restored = Restored { restored: vec!["x".into(), "y".into()], not_restored: vec![lost] };
+        assert_eq!(restored.notes(), ["2 variables were restored: x, y", "not restored: f (a generator)"]);
+    }
+}
