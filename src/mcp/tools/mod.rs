@@ -2,6 +2,7 @@
 //! reads it. The functions are in files by subject.
 
 mod admin;
+mod look;
 mod session;
 
 use std::{collections::BTreeSet, sync::Arc, sync::LazyLock};
@@ -20,10 +21,12 @@ pub enum Toolset {
     Run,
     Look,
     Admin,
+    Extra,
 }
 
 impl Toolset {
-    const ALL: &[(&str, Self)] = &[("run", Self::Run), ("look", Self::Look), ("admin", Self::Admin)];
+    const ALL: &[(&str, Self)] =
+        &[("run", Self::Run), ("look", Self::Look), ("admin", Self::Admin), ("extra", Self::Extra)];
 }
 
 /// Which tools a client is served.
@@ -223,6 +226,37 @@ pub static TABLE: &[Tool] = &[
         input: input::<session::ListArgs>,
         output: Some(schema::<session::Targets>),
         function: |call| Box::pin(async move { session::list(&call) }),
+    },
+    Tool {
+        name: "inspect",
+        title: "Inspect a value",
+        description: "Show what is at a path: type, signature, structure, first and last items. Runs no property and changes nothing; \
+                      works while a cell runs. Without a path, the variables.",
+        toolset: Toolset::Look,
+        effect: Effect::Reads,
+        input: input::<look::InspectArgs>,
+        output: Some(schema::<look::Inspection>),
+        function: |call| Box::pin(look::inspect(call)),
+    },
+    Tool {
+        name: "read_source",
+        title: "Read source",
+        description: "Show the source of a function, class, method or module that lives in a target, also of what cells defined.",
+        toolset: Toolset::Look,
+        effect: Effect::Reads,
+        input: input::<look::SourceArgs>,
+        output: Some(schema::<look::Source>),
+        function: |call| Box::pin(look::read_source(call)),
+    },
+    Tool {
+        name: "complete_code",
+        title: "Complete code",
+        description: "Names, attributes, keys, arguments, modules and paths that could come at the cursor, from the live session.",
+        toolset: Toolset::Extra,
+        effect: Effect::Reads,
+        input: input::<look::CompleteArgs>,
+        output: Some(schema::<look::Completion>),
+        function: |call| Box::pin(look::complete(call)),
     },
     Tool {
         name: "set_variable",
