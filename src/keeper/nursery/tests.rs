@@ -4,7 +4,7 @@
 //! says in lines of `NAME OUTCOME`. Nothing but the walls under test is up: no system call filter.
 
 use super::*;
-use crate::keeper::{Order, pid_within};
+use crate::keeper::{Order, datagram::pass_credentials, pid_within};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -380,6 +380,54 @@ fn a_session_sees_its_own_world_only() {
         assert!(readable(&visitor_pidfd), "the visitor lives on");
         nursery.close();
     }
+}
+
+#[test]
+fn a_branch_ends_without_its_keeper() {
+    for user in users() {
+        let Some(nursery) = TestNursery::start(user) else { continue };
+        let (control, pidfd, _, ruleset) = nursery.keeper(&[], &[]);
+        let [ruleset] = <[OwnedFd; 1]>::try_from(ruleset).expect("this kernel has Landlock");
+        let (visitor, _visitor_pidfd) = nursery.spawn_visitor();
+        pass_credentials(&visitor).unwrap();
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let visit = Visit {
+            change_ids: nursery.ready.outer_uid.is_none(),
+            host_pid: i32::try_from(std::process::id()).unwrap(),
+            host_socket: String::new(),
+            read: vec![],
+            write: vec![],
+        };
+        let enter = || {
+            let fds = [pidfd.as_fd(), ruleset.as_fd(), null.as_fd()];
+            send_datagram(&visitor, &serde_json::to_vec(&visit).unwrap(), &fds).unwrap();
+            assert!(readable(&visitor), "nobody says anything");
+            let mut buffer = vec![0; 1 << 16];
+            let sender = recv_datagram(&visitor, &mut buffer).unwrap().credentials.unwrap();
+            let pid = rustix::process::Pid::from_raw(sender.pid).unwrap();
+            rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap()
+        };
+        let (original, branched) = (enter(), enter());
+        let (branch, theirs) = sockets();
+        let order = Order::Ward { pid: pid_within(&branched).unwrap() };
+        send_datagram(&control, order.encode().as_bytes(), &[theirs.as_fd()]).unwrap();
+        drop(theirs);
+        assert_eq!(Report::parse(&receive(&branch).0), Some(Report::Ready));
+
+        for (control, worker) in [(branch, &branched), (control, &original)] {
+            assert!(!ended(worker), "it was taken along");
+            rustix::net::shutdown(&control, rustix::net::Shutdown::Write).unwrap();
+            while readable(&control) && recv_datagram(&control, &mut [0; 64]).is_ok() {}
+            assert!(ended(worker), "the end came too early");
+        }
+        assert!(readable(&pidfd), "the keeper lives on");
+        drop(visitor);
+        nursery.close();
+    }
+}
+
+fn ended(pidfd: &OwnedFd) -> bool {
+    poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
 }
 
 #[test]
