@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 /// unreaped; otherwise that ward misses exits, because somebody who does not read must not keep them from the others.
 const MAX_UNSENT: usize = 1024;
 
+/// How often nothing has to be found of a ward for it to be gone although processes, maybe those of another one, die all the time.
+const MAX_EMPTY_LOOKS: u32 = 16;
+
 /// Those that are ending count too.
 const MAX_WARDS: usize = 64;
 
@@ -109,8 +112,15 @@ struct Ward {
     id: WardId,
     control: OwnedFd,
     unsent: VecDeque<Report>,
-    /// Its socket has ended and its processes are being killed: how long to wait before looking again.
-    ending: Option<Duration>,
+    /// Its socket has ended and its processes are being killed.
+    ending: Option<Ending>,
+}
+
+#[derive(Clone, Copy)]
+struct Ending {
+    /// How long to wait before looking again.
+    pause: Duration,
+    empty_looks: u32,
 }
 
 impl Ward {
@@ -123,7 +133,7 @@ impl Ward {
     }
 
     fn end(&mut self) {
-        self.ending.get_or_insert(LOOK_AGAIN);
+        self.ending.get_or_insert(Ending { pause: LOOK_AGAIN, empty_looks: 0 });
     }
 
     /// Sends what the socket takes.
@@ -176,7 +186,7 @@ impl Keeper {
         // One that is ending may have hung up, which nobody could wait out.
         let open = || self.wards.iter().filter(|ward| ward.ending.is_none());
         fds.extend(open().map(|ward| PollFd::new(&ward.control, interest(ward))));
-        let look_again = self.wards.iter().filter_map(|ward| ward.ending).min();
+        let look_again = self.wards.iter().filter_map(|ward| ward.ending).map(|ending| ending.pause).min();
         let timeout = look_again.and_then(|pause| Timespec::try_from(pause).ok());
         // Nothing interrupts it, every signal is blocked; and a failure would only make it look again.
         let _ = poll(&mut fds, timeout.as_ref());
@@ -326,25 +336,44 @@ impl Keeper {
         if self.wards.iter().all(|ward| ward.ending.is_some()) {
             end(self.role, Some(&self.signals));
         }
-        let ending: Vec<_> = self.wards.iter().filter(|ward| ward.ending.is_some()).map(|ward| ward.id).collect();
-        for id in ending {
-            if self.kill_everything(id) {
+        let ending: Vec<_> = self.wards.iter().filter_map(|ward| Some((ward.id, ward.ending?))).collect();
+        for (id, mut ending) in ending {
+            let found = self.kill_everything(id);
+            ending.pause = (ending.pause * 2).min(SWEEP_TIMEOUT);
+            ending.empty_looks = if found == Found::Somebody { 0 } else { ending.empty_looks + 1 };
+            if found == Found::Nobody || ending.empty_looks >= MAX_EMPTY_LOOKS {
                 self.reap();
                 self.send_reports();
                 self.wards.retain(|ward| ward.id != id);
+            } else if let Some(ward) = self.wards.iter_mut().find(|ward| ward.id == id) {
+                ward.ending = Some(ending);
             }
-        }
-        for pause in self.wards.iter_mut().filter_map(|ward| ward.ending.as_mut()) {
-            *pause = (*pause * 2).min(SWEEP_TIMEOUT);
         }
     }
 
-    /// Whether nothing was left of a ward that could be killed.
-    fn kill_everything(&mut self, ward: WardId) -> bool {
+    fn kill_everything(&mut self, ward: WardId) -> Found {
+        drain(&self.signals);
         self.stop_everything(ward, Instant::now() + SWEEP_TIMEOUT);
         let (alive, refused) = kill_all(&self.look(ward).processes);
-        alive == refused
+        let mut died = [PollFd::new(&self.signals, PollFlags::IN)];
+        if alive > refused {
+            Found::Somebody
+        } else if poll(&mut died, Some(&Timespec::default())).is_ok_and(|ready| ready == 0) {
+            Found::Nobody
+        } else {
+            Found::Traces
+        }
     }
+}
+
+/// What is left of a ward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Somebody,
+    /// Nobody, but a process died meanwhile: one that hands over to a child before it is looked at is never found.
+    Traces,
+    /// At most those who cannot be killed.
+    Nobody,
 }
 
 /// Stops all processes that `look` finds, so that nobody can replace those that are killed next. Returns whom it stopped, and who
