@@ -14,6 +14,7 @@ mod daemon;
 mod death;
 mod exec;
 mod execute;
+mod faults;
 mod http;
 mod interrupt;
 mod jobs;
