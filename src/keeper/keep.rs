@@ -17,7 +17,8 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 /// Past this many unread reports of a ward the keeper takes no orders from it. When that is so of all wards it leaves its children
-/// unreaped; otherwise that ward misses exits, because somebody who does not read must not keep them from the others.
+/// unreaped; otherwise that ward misses exits, because somebody who does not read must not keep them from the others. It misses them
+/// also while another ward is ending: who is hunted is not found among ever more zombies.
 const MAX_UNSENT: usize = 1024;
 
 /// How often nothing has to be found of a ward for it to be gone although processes, maybe those of another one, die all the time.
@@ -159,10 +160,10 @@ impl Keeper {
         let mut buffer = [0; Order::MAX_BYTES];
         loop {
             self.reap();
-            let all_reaped = self.has_room();
+            let all_reaped = self.may_reap();
             self.send_reports();
             self.end_wards();
-            if !all_reaped && self.has_room() {
+            if !all_reaped && self.may_reap() {
                 // Those that are dead already do not signal again.
                 continue;
             }
@@ -313,12 +314,12 @@ impl Keeper {
         }
     }
 
-    fn has_room(&self) -> bool {
-        self.wards.iter().any(|ward| ward.ending.is_none() && ward.has_room())
+    fn may_reap(&self) -> bool {
+        self.wards.iter().any(|ward| ward.ending.is_some() || ward.has_room())
     }
 
     fn reap(&mut self) {
-        while self.has_room()
+        while self.may_reap()
             && let Ok(Some((pid, status))) = reap_one()
         {
             for ward in self.wards.iter_mut().filter(|ward| ward.has_room()) {
