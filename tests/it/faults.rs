@@ -221,6 +221,10 @@ fn what_a_thread_prints_later_comes_with_the_next_answer() {
 fn two_clients_at_once_never_see_each_others_state() {
     let home = Home::new();
     let mut clients = [home.initialized_client(), home.initialized_client()];
+    let sessions = ["one", "other"];
+    for (client, session) in clients.iter_mut().zip(sessions) {
+        client.data("open_session", &json!({"name": session}));
+    }
     for round in 0..20 {
         let asked: Vec<_> = clients
             .iter_mut()
@@ -230,15 +234,13 @@ fn two_clients_at_once_never_see_each_others_state() {
                     "mine = globals().get('mine', []) + [({who}, {round})]\nimport os\nos.environ['WHO'] = '{who}'\n\
                      print('I am {who}')\n(set(who for who, _ in mine), len(mine), os.environ['WHO'])"
                 );
-                (who, client.begin("execute", &json!({"code": code, "output": "json"})))
+                client.begin("execute", &json!({"code": code, "target": sessions[who], "output": "json"}))
             })
             .collect();
-        for (who, id) in asked {
+        for (who, id) in asked.into_iter().enumerate() {
             let report = clients[who].answer(id)["result"]["structuredContent"].clone();
             assert_eq!(report["result"], format!("({{{who}}}, {}, '{who}')", round + 1), "{report}");
             assert_eq!(report["stdout"], format!("I am {who}\n"));
         }
     }
-    let sessions: Vec<_> = clients.iter_mut().map(|client| client.execute("1")["session"].clone()).collect();
-    assert_ne!(sessions[0], sessions[1]);
 }

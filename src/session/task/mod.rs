@@ -160,7 +160,9 @@ impl Task {
         let deadline = running.filter(|running| running.ladder.is_none()).and_then(|running| running.deadline);
         let asking = self.asking.as_ref().map(|asking| asking.until);
         let peek = self.peeks.iter().map(|peek| peek.until).min();
-        [ladder, deadline, asking, peek, self.checkpoint_due].into_iter().flatten().min()
+        // One question at a time: a checkpoint waits for the answer to whatever was asked before.
+        let checkpoint = self.checkpoint_due.filter(|_| self.asking.is_none());
+        [ladder, deadline, asking, peek, checkpoint].into_iter().flatten().min()
     }
 
     async fn on_command(&mut self, command: Command) {
@@ -204,7 +206,7 @@ impl Task {
             self.hurry().await;
         }
         self.give_up_peeks(now);
-        if self.checkpoint_due.is_some_and(|due| due <= now) {
+        if self.asking.is_none() && self.checkpoint_due.is_some_and(|due| due <= now) {
             self.checkpoint_due = None;
             self.ask_for_checkpoint().await;
         }
