@@ -85,6 +85,10 @@ def neuter(foreign: Iterable[Foreign]) -> list[str]:
     return lost
 
 
+def is_writable(fd: int) -> bool:
+    return fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
+
+
 def replace_by_dead_ends(descriptors: Iterable[int]) -> None:
     """Closes these but keeps their numbers taken."""
     dead = _dead_end()

@@ -196,6 +196,10 @@ class Cells:
             self._source_chars -= len(text)
             linecache.cache.pop(old, None)
 
+    def sources(self) -> list[tuple[str, str]]:
+        """The names and sources of the cells that are remembered, oldest first."""
+        return list(self._sources)
+
     def _failed(self, done: dict[str, Any], notes: list[str], error: BaseException, name: str) -> None:
         done["outcome"] = "raised"
         done["result"] = None

@@ -96,7 +96,7 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 _scan = _DECODER.scan_once  # type: ignore[attr-defined]
 
 
-def _encode_whatever(header: Header) -> bytes:
+def encode(header: Header) -> bytes:
     """As [`dumps`], and faster for what JSON can carry as it is."""
     try:
         return _encode(header)
@@ -108,7 +108,7 @@ def encode_frame(header: Header, blob: bytes = b"") -> bytes:
     """The bytes of a frame. Sets the header's `blob`."""
     if blob:
         header["blob"] = len(blob)
-    text = _encode_whatever(header)
+    text = encode(header)
     return b"".join((len(text).to_bytes(4, "big"), text, blob))
 
 
@@ -205,14 +205,14 @@ def send_datagram(control: socket.socket, message: Header, descriptors: tuple[in
     rights = []
     if descriptors:
         rights.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(descriptors)}i", *descriptors)))
-    control.sendmsg([_encode_whatever(message)], rights)
+    control.sendmsg([encode(message)], rights)
 
 
-def receive_datagram(control: socket.socket) -> tuple[Header, list[int]] | None:
+def receive_datagram(control: socket.socket, flags: int = 0) -> tuple[Header, list[int]] | None:
     """The next control datagram with its descriptors (close-on-exec), or None when the peer is gone."""
     space = socket.CMSG_SPACE(4 * MAX_DESCRIPTORS)
     try:
-        data, ancillary, _, _ = control.recvmsg(MAX_DATAGRAM_BYTES, space, getattr(socket, "MSG_CMSG_CLOEXEC", 0x40000000))
+        data, ancillary, _, _ = control.recvmsg(MAX_DATAGRAM_BYTES, space, flags | getattr(socket, "MSG_CMSG_CLOEXEC", 0x40000000))
     except ConnectionError:
         return None
     descriptors: list[int] = []

@@ -10,10 +10,11 @@ import socket
 import sys
 from typing import Any
 
-from . import activate, descriptors, unwind, wire
+from . import activate, descriptors, look, unwind, wire
 from .checkpoint import Checkpoints
 from .execute import Cells
 from .output import Output
+from .peek import SideDoor
 
 _CHANNEL = 1
 _HELLO = wire.dumps({"hello": 1, "wire": wire.WIRE_VERSION})
@@ -84,6 +85,8 @@ class Worker:
         self.output.install()
         self.cells.install()
         unwind.install(self.link.dump)
+        self.side_door = SideDoor(lambda: self.link.control, self._peek)
+        self.side_door.install()
 
     def live(self, passed: list[int]) -> None:
         """Makes a forked child a process of its own and serves its link until it ends. Never returns: the template's own exit handlers
@@ -134,6 +137,8 @@ class Worker:
                 if getpid() != pid:
                     # The cell forked, and this is the child, which came to the end of the cell too. It must not answer.
                     os._exit(0)
+            elif request.get("op") in look.OPERATIONS:
+                done, blob = self._look(request, blob)
             else:
                 done, blob = self._answer(request), b""
                 if done is None:
@@ -146,6 +151,18 @@ class Worker:
             # What a cell broke is mended while nobody waits for it.
             self.output.repair()
             unwind.reinstall()
+            self.side_door.reinstall()
+
+    def _look(self, request: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
+        """The answer to a request that looks, between cells. One that takes too long can be interrupted."""
+        try:
+            return {}, wire.encode(_look_interruptibly(request, blob, self.cells))
+        except BaseException as error:
+            return look.refusal(error, request.get("op")), b""
+
+    def _peek(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a request that looks, in the middle of a cell."""
+        return look.answer(request, b"", self.cells.namespace, self.cells.sources, code=False)
 
     def _answer(self, request: dict[str, Any]) -> Any:
         """The fields of a done frame for everything but cells; None in a copy that has just become the worker."""
@@ -163,6 +180,17 @@ class Worker:
         except Exception as error:
             return {"refused": f"{operation} failed: {type(error).__name__}: {error}"}
         return {"refused": f"this probe does not know the operation {operation!r}"}
+
+
+def _look_interruptibly(request: dict[str, Any], blob: bytes, cells: Cells) -> dict[str, Any]:
+    return look.answer(request, blob, cells.namespace, cells.sources)
+
+
+def _interrupt_look() -> None:
+    raise KeyboardInterrupt
+
+
+unwind.stand_for_cell(_look_interruptibly, None, _interrupt_look)
 
 
 def _start(request: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import Any
 PROBE = Path(__file__).parent.parent / "pylair"
 TIMEOUT_SECONDS = 30.0
 FORCE_SIGNAL = signal.SIGRTMIN + 1
+PEEK_SIGNAL = signal.SIGRTMIN + 2
 
 # Stands in for the real keeper, as the script that `bash __keeper FD` runs: lives until the daemon's end is closed.
 _KEEPER = 'while read -r -u "$1" line; do :; done\n'
@@ -161,6 +162,7 @@ class Session:
         self.pid = hello.pid
         self._id = 0
         self._cell = 0
+        self._peeks = 0
         self._inbox = b""
         self.output: list[tuple[int, bytes]] = []
         self.blob = b""
@@ -226,6 +228,20 @@ class Session:
 
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
+
+    def look(self, op: str, blob: bytes = b"", **fields: Any) -> dict[str, Any]:
+        """The answer to a request that looks; if it was refused, the refusal."""
+        done = self.ask(op, blob, **fields)
+        return done if "refused" in done else json.loads(self.blob)
+
+    def peek(self, op: str, **fields: Any) -> dict[str, Any]:
+        """The same in the middle of a cell: the whole datagram."""
+        self._peeks += 1
+        send(self.control, {"op": "peek", "peek": self._peeks, "request": {"op": op, **fields}})
+        self.signal(PEEK_SIGNAL)
+        message = Datagram(self.control).message
+        assert message["peek"] == self._peeks, message
+        return message
 
     def read_dump(self, marker: bytes) -> str:
         data = b""

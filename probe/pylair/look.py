@@ -1,0 +1,569 @@
+"""`inspect`: what a value is, without running any of the program's code; and the one door to all requests that look.
+
+Called by the worker between cells and by the side door in the middle of one (peek.py). What only the program's own code can tell, a
+`__repr__` or the shape of a DataFrame, is asked in a throw-away where that is allowed, in one for the whole request.
+
+The answer of `inspect` with a path. Keys without a value are left out:
+
+    {"path": "team.members", "type": "list", "kind": "value"|"function"|"class"|"module",
+     "preview": text, always there, "preview_error": why it is not all that `repr` would say,
+     "length": 3, "shape": [2, 3], "dtype": "float64", "bytes": 48,
+     "signature": "(a, b=1)", "doc": text, "file": "/…/a.py" or "<cell 3>", "line": 4, "bases": ["Shape"],
+     "properties": [name],
+     "items": [{"key": text of a dict's key, or an index, absent in sets, "type", "preview", "preview_error", "length", "shape", "dtype",
+                "bytes", "cycle": true for a value that is one of those around it,
+                "items", "attributes", "total_items", "total_attributes"}],
+     "attributes": [the same, with "name" instead of "key"],
+     "total_items": 1000, "total_attributes": 7, "more": true when items or attributes are missing}
+
+With `full` there are no items and attributes, and instead of `preview`:
+
+    {"value": a page of the text, "offset": 0, "next_offset": 2000 or absent on the last page, "total_chars": 12345,
+     "value_cut": true when there were more than 4 Mi characters}
+
+A string's text is the string itself, everything else's what `repr` says. Without a path:
+
+    {"variables": [{"name", "type", "kind", "preview", "preview_error", "length", "shape", "dtype", "bytes"}], "total": 40, "more": true}
+"""
+
+from __future__ import annotations
+
+import _thread
+import collections
+import sys
+import types
+from itertools import islice
+from typing import Any, Callable, Iterable
+
+from . import complete, errors, paths, preview, signature, source, throwaway, wire
+from .paths import MISSING, Refused
+
+MAX_DEPTH = 8
+MAX_ITEMS = 1000
+MAX_CHARS = 1 << 20
+MAX_FULL_CHARS = 4 << 20
+MAX_NODES = 4000
+_MAX_VARIABLES = 200
+_MAX_NAMES = 100
+_ITEM_CHARS = 200
+_DOC_CHARS = 600
+_FULL_DOC_CHARS = 100_000
+_MAX_JOBS = 200
+
+_NOT_NOW = "it needs the program's own code, which is not run while a cell runs"
+
+
+def answer(request: dict[str, Any], blob: bytes, namespace: dict[str, Any], cells: Any = (), code: bool = True) -> dict[str, Any]:
+    """The answer to a request that looks. `cells` are the names and sources of cells, oldest first, or a function that gives them;
+    without `code` nothing is forked and nothing but our own code runs."""
+    operation = request.get("op")
+    if operation == "inspect":
+        return inspect(request, namespace, code)
+    if operation == "source":
+        return source.read(_text(request, "path"), namespace, cells() if callable(cells) else cells)
+    if operation == "complete":
+        try:
+            text = blob.decode("utf-8") if blob else request.get("code") or ""
+        except UnicodeDecodeError as error:
+            raise Refused("bad_request", f"the code is not UTF-8: {error}") from None
+        return complete.complete(text, _number(request, "cursor", len(text), len(text)), namespace, code)
+    if operation == "ping":
+        return {"threads": 1 + _thread._count()}
+    raise Refused("unknown_operation", f"this probe does not know the operation {operation!r}")
+
+
+OPERATIONS = frozenset({"inspect", "source", "complete", "ping"})
+
+
+def refusal(error: BaseException, operation: Any) -> dict[str, Any]:
+    """The fields that say why there is no answer."""
+    if isinstance(error, Refused):
+        said = {"refused": wire.clean(error.message), "kind": error.kind}
+        if error.hint:
+            said["hint"] = wire.clean(error.hint)
+        return said
+    if isinstance(error, KeyboardInterrupt):
+        return {"refused": f"{operation} was interrupted", "kind": "interrupted"}
+    return {"refused": f"{operation} failed: {errors.type_name(type(error))}: {errors.message(error)}", "kind": "failed"}
+
+
+def _number(request: dict[str, Any], name: str, default: int, most: int, least: int = 0) -> int:
+    value = request.get(name)
+    if value is None:
+        value = default
+    if type(value) is not int:
+        raise Refused("bad_request", f"{name} must be a whole number")
+    return max(least, min(value, most))
+
+
+def _text(request: dict[str, Any], name: str) -> str:
+    value = request.get(name)
+    if type(value) is not str:
+        raise Refused("bad_request", f"{name} must be a text")
+    return value
+
+
+def inspect(request: dict[str, Any], namespace: dict[str, Any], code: bool = True) -> dict[str, Any]:
+    """What is at the path, or the variables. See the top of this file."""
+    inspector = _Inspector(request, code)
+    if request.get("path") is None:
+        return inspector.variables(namespace)
+    path = paths.parse(_text(request, "path"))
+    try:
+        value = paths.walk(path, namespace)
+    except paths.NeedsCode as needed:
+        if not code or paths.library(needed.owner) is None:
+            raise
+        return _in_throwaway(path, namespace, request, needed)
+    return inspector.top(path.text, value)
+
+
+def _in_throwaway(path: paths.Path, namespace: dict[str, Any], request: dict[str, Any], needed: paths.NeedsCode) -> dict[str, Any]:
+    """Goes on where a library's own code is needed, such as `df["a"]`: the whole request is done in a throw-away."""
+
+    def look() -> dict[str, Any]:
+        inspector = _Inspector(request, code=True, run=True)
+        return inspector.top(path.text, _walk_running(path, namespace))
+
+    outcome = throwaway.run([look])[0]
+    if outcome.error is not None:
+        raise Refused("needs_code", f"{needed.message}; tried in a copy of the process, it failed: {outcome.error}", needed.hint)
+    return outcome.value
+
+
+def _walk_running(path: paths.Path, namespace: dict[str, Any]) -> Any:
+    """As `paths.walk`, in a throw-away: classes of libraries are asked for their attributes and items."""
+    value: Any = None
+    at = ""
+    for step in path.steps:
+        try:
+            value, at = paths.take_step(value, step, namespace, at)
+        except paths.NeedsCode as needed:
+            if paths.library(needed.owner) is None:
+                raise
+            value = getattr(value, step.value) if step.kind == "attribute" else value[paths.resolve(step.value, namespace)]
+            at += step.text if step.kind == "attribute" else f"[{step.text}]"
+    return value
+
+
+class _Inspector:
+    """One request: its bounds, what it has used of them, and what is left to be asked in the throw-away."""
+
+    def __init__(self, request: dict[str, Any], code: bool, run: bool = False) -> None:
+        self.depth = _number(request, "depth", 1, MAX_DEPTH)
+        self.max_items = _number(request, "max_items", 20, MAX_ITEMS)
+        self.max_variables = _number(request, "max_items", _MAX_VARIABLES, MAX_ITEMS)
+        self.max_chars = _number(request, "max_chars", 2000, MAX_CHARS, 1)
+        self.offset = _number(request, "offset", 0, MAX_FULL_CHARS)
+        self.full = request.get("full") is True
+        self.code = code
+        self.run = run
+        self.nodes = MAX_NODES
+        self.above: list[Any] = []
+        self.jobs: list[tuple[dict[str, Any], throwaway.Job]] = []
+
+    def top(self, path: str, value: Any) -> dict[str, Any]:
+        node = {"path": path, "type": paths.type_name(type(value)), "kind": _kind(value)}
+        _about(node, value, self.full)
+        if self.full:
+            self._page(node, value)
+            return node
+        self._describe(node, value, self.depth, self.max_chars)
+        names = paths.properties(type(value))
+        if names and node["kind"] == "value":
+            node["properties"] = names[:_MAX_NAMES]
+        self._ask()
+        return node
+
+    def variables(self, namespace: dict[str, Any]) -> dict[str, Any]:
+        """Values first, then functions and classes, then modules, each in the order in which they were made."""
+        found: list[tuple[int, str, Any]] = []
+        for name, value in list(dict.items(namespace)):
+            if type(name) is str and not (name.startswith("__") and name.endswith("__")):
+                found.append((_ORDER.get(_kind(value), 0), name, value))
+        found.sort(key=lambda entry: entry[0])
+        listed = []
+        for _, name, value in found[: self.max_variables]:
+            node = {"name": name, "type": paths.type_name(type(value)), "kind": _kind(value)}
+            self._describe(node, value, 0, _ITEM_CHARS)
+            listed.append(node)
+        self._ask()
+        answer = {"variables": listed, "total": len(found)}
+        if len(found) > len(listed):
+            answer["more"] = True
+        return answer
+
+    def _describe(self, node: dict[str, Any], value: Any, depth: int, chars: int) -> None:
+        """Adds preview and size, and the parts down to `depth`."""
+        self.nodes -= 1
+        rendered = preview.render(value, chars, run=self.run)
+        node["preview"] = rendered.text
+        size = paths.length(value)
+        if size is not None:
+            node["length"] = size
+        _sizes(node, value)
+        library = paths.library(type(value)) if rendered.needs_code or self.run else None
+        if library is not None and not paths.is_numpy_array_class(type(value)):
+            self._later(node, lambda: _ask_library(value, chars, self.max_items if depth else 0))
+        elif rendered.needs_code:
+            self._later(node, lambda: {"preview": preview.render(value, chars, run=True).text})
+        if depth <= 0:
+            return
+        if any(above is value for above in self.above):
+            return
+        self.above.append(value)
+        try:
+            self._parts(node, value, depth)
+        finally:
+            self.above.pop()
+
+    def _later(self, node: dict[str, Any], job: throwaway.Job) -> None:
+        if self.run:
+            node.update(job())
+        elif not self.code:
+            node["preview_error"] = _NOT_NOW
+        elif len(self.jobs) >= _MAX_JOBS:
+            node["preview_error"] = "more previews than are made for one request need the program's own code"
+        else:
+            self.jobs.append((node, job))
+
+    def _ask(self) -> None:
+        """Makes the previews that need code."""
+        if not self.jobs:
+            return
+        for (node, _), outcome in zip(self.jobs, throwaway.run([job for _, job in self.jobs])):
+            if outcome.error is not None:
+                node["preview_error"] = outcome.error
+            elif type(outcome.value) is dict:
+                node.update(outcome.value)
+
+    def _parts(self, node: dict[str, Any], value: Any, depth: int) -> None:
+        kind = node.get("kind") or _kind(value)
+        items, total = self._items_of(value)
+        if total is not None:
+            node["total_items"] = total
+            listed = self._list("key", items, depth)
+            if listed:
+                node["items"] = listed
+            if len(listed) < total:
+                node["more"] = True
+        if kind == "value":
+            named = _instance_attributes(value)
+        elif kind == "class":
+            named = _class_members(value)
+        elif kind == "module":
+            named = _module_members(value)
+        else:
+            return
+        if named:
+            node["attributes"] = self._list("name", named[: self.max_items], depth)
+            node["total_attributes"] = len(named)
+            if len(node["attributes"]) < len(named):
+                node["more"] = True
+
+    def _list(self, label: str, parts: Iterable[tuple[Any, Any]], depth: int) -> list[dict[str, Any]]:
+        listed = []
+        for key, value in parts:
+            if self.nodes <= 0:
+                break
+            node: dict[str, Any] = {} if key is MISSING else {label: key}
+            node["type"] = paths.type_name(type(value))
+            if any(above is value for above in self.above):
+                node["cycle"] = True
+                node["preview"] = "..."
+            else:
+                self._describe(node, value, depth - 1, _ITEM_CHARS)
+            listed.append(node)
+        return listed
+
+    def _items_of(self, value: Any) -> tuple[list[tuple[Any, Any]], int | None]:
+        """The first and last items with their keys, and how many there are; None for what has no items."""
+        cls = type(value)
+        most = self.max_items
+        if issubclass(cls, dict):
+            return [(preview.render(key, 100).text, item) for key, item in preview.pairs(value, most)][:most], dict.__len__(value)
+        for base in (set, frozenset):
+            if issubclass(cls, base):
+                return [(MISSING, item) for item in islice(base.__iter__(value), most)], base.__len__(value)
+        for base in (list, tuple):
+            if issubclass(cls, base):
+                return _ends(lambda at: base.__getitem__(value, at), base.__len__(value), most)  # noqa: B023
+        if cls is range or cls is collections.deque:
+            return _ends(lambda at: value[at], len(value), most)
+        if paths.is_numpy_array_class(cls):
+            shape = paths.attribute(value, "shape")
+            if shape:
+                return _ends(lambda at: cls.__getitem__(value, at), shape[0], most)
+        return [], None
+
+    def _page(self, node: dict[str, Any], value: Any) -> None:
+        text, cut, error = self._whole(value)
+        end = min(self.offset + self.max_chars, len(text))
+        node["value"] = text[self.offset : end]
+        node["offset"] = self.offset
+        node["total_chars"] = len(text)
+        if end < len(text):
+            node["next_offset"] = end
+        if cut:
+            node["value_cut"] = True
+        if error is not None:
+            node["preview_error"] = error
+
+    def _whole(self, value: Any) -> tuple[str, bool, str | None]:
+        if issubclass(type(value), str):
+            return str.__getitem__(value, slice(0, MAX_FULL_CHARS)), str.__len__(value) > MAX_FULL_CHARS, None
+        limit = MAX_FULL_CHARS if self.code else 50_000
+        rendered = preview.render(value, limit, limit, self.run)
+        is_array = paths.is_numpy_array_class(type(value)) and rendered.cut
+        if not rendered.needs_code and not is_array:
+            return rendered.text, rendered.cut, None
+        if not self.code:
+            return rendered.text, rendered.cut, _NOT_NOW
+        if self.run:
+            text, cut = _whole_running(value)
+            return text, cut, None
+        outcome = throwaway.run([lambda: _whole_running(value)])[0]
+        if outcome.error is not None:
+            return rendered.text, rendered.cut, outcome.error
+        text, cut = outcome.value
+        return text, cut, None
+
+
+def _whole_running(value: Any) -> tuple[str, bool]:
+    """In a throw-away: all of the text, tables and arrays without their own abbreviations."""
+    library = paths.library(type(value))
+    if library == "pandas" and hasattr(value, "to_string"):
+        text = value.to_string()
+    elif library == "numpy":
+        numpy = sys.modules["numpy"]
+        text = numpy.array2string(value, threshold=sys.maxsize)
+    else:
+        rendered = preview.render(value, MAX_FULL_CHARS, MAX_FULL_CHARS, run=True)
+        return rendered.text, rendered.cut
+    return text[:MAX_FULL_CHARS], len(text) > MAX_FULL_CHARS
+
+
+def _ends(item: Callable[[int], Any], count: int, most: int) -> tuple[list[tuple[Any, Any]], int]:
+    tail = most // 4 if count > most else 0
+    places = [*range(min(count, most) - tail), *range(count - tail, count)]
+    found = []
+    for at in places:
+        try:
+            found.append((at, item(at)))
+        except IndexError:
+            # A thread took it out.
+            break
+    return found, count
+
+
+_FUNCTIONS = frozenset(
+    map(
+        id,
+        (
+            types.FunctionType,
+            types.MethodType,
+            types.BuiltinFunctionType,
+            types.MethodDescriptorType,
+            types.WrapperDescriptorType,
+            types.MethodWrapperType,
+            types.ClassMethodDescriptorType,
+            staticmethod,
+            classmethod,
+        ),
+    )
+)
+_ORDER = {"function": 1, "class": 1, "module": 2}
+
+
+def _kind(value: Any) -> str:
+    cls = type(value)
+    if id(cls) in _FUNCTIONS:
+        return "function"
+    if issubclass(cls, type):
+        return "class"
+    return "module" if issubclass(cls, types.ModuleType) else "value"
+
+
+def _about(node: dict[str, Any], value: Any, full: bool) -> None:
+    """Signature, docstring and place."""
+    kind = node["kind"]
+    if kind in ("function", "class"):
+        text = signature.text(value, preview.short)
+        if text:
+            node["signature"] = text
+    doc = _doc(value, kind)
+    if doc:
+        doc = wire.clean(doc.strip())
+        node["doc"] = errors.cut(doc, _FULL_DOC_CHARS) if full else _first_paragraph(doc)
+    if kind == "class":
+        node["bases"] = [paths.type_name(base) for base in type.__dict__["__bases__"].__get__(value)]
+    if kind != "value":
+        place = source.place(value)
+        if place is not None:
+            node["file"], node["line"] = place
+
+
+def _doc(value: Any, kind: str) -> str | None:
+    if kind == "function":
+        function, _ = signature.function_behind(value)
+        try:
+            doc = paths.attribute(function, "__doc__")
+        except Refused:
+            return None
+    elif kind == "module":
+        doc = paths.lookup(paths.module_dict(value), "__doc__")
+    else:
+        cls = value if kind == "class" else type(value)
+        if kind == "value" and paths.module_name(cls) == "builtins":
+            return None
+        doc = paths.class_dict(cls).get("__doc__")
+    return doc if type(doc) is str else None
+
+
+def _first_paragraph(doc: str) -> str:
+    lines = []
+    for line in doc.split("\n"):
+        if not line.strip() and lines:
+            break
+        lines.append(line.strip())
+    text = "\n".join(lines)
+    return text if len(text) <= _DOC_CHARS else text[:_DOC_CHARS] + "…"
+
+
+def _sizes(node: dict[str, Any], value: Any) -> None:
+    """Shape, dtype and bytes, where C code has them."""
+    cls = type(value)
+    if issubclass(cls, (bytes, bytearray)):
+        node["bytes"] = node["length"]
+        return
+    if paths.library(cls) is None:
+        return
+    for name in ("shape", "dtype", "nbytes"):
+        raw, _ = paths.in_class(cls, name)
+        if type(raw) is not types.GetSetDescriptorType:
+            continue
+        try:
+            found = raw.__get__(value)
+        except Exception:
+            continue
+        if name == "shape" and issubclass(type(found), tuple):
+            shape = [side for side in tuple.__iter__(found) if type(side) is int]
+            if len(shape) or not issubclass(cls, _numpy_scalar()):
+                node["shape"] = shape
+        elif name == "dtype":
+            node["dtype"] = dtype_name(found)
+        elif name == "nbytes" and type(found) is int:
+            node["bytes"] = found
+
+
+def _numpy_scalar() -> Any:
+    numpy = sys.modules.get("numpy")
+    found = paths.module_dict(numpy).get("generic") if type(numpy) is types.ModuleType else None
+    return found if type(found) is type else ()
+
+
+_DTYPES = {"f": "float", "i": "int", "u": "uint", "c": "complex", "b": "bool", "O": "object"}
+
+
+def dtype_name(dtype: Any) -> str:
+    """The usual name of a dtype, of its C members: numpy's own names come from Python code."""
+    try:
+        kind, size, code = (paths.attribute(dtype, name) for name in ("kind", "itemsize", "str"))
+    except Refused:
+        return preview.short(dtype)
+    name = _DTYPES.get(kind)
+    if name is None:
+        return code
+    return name if kind in "bO" else f"{name}{8 * size}"
+
+
+def _ask_library(value: Any, chars: int, most: int) -> dict[str, Any]:
+    """In a throw-away: what a library's own code says about its value."""
+    told: dict[str, Any] = {"preview": preview.render(value, chars, run=True).text}
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        told["shape"] = [int(side) for side in shape if isinstance(side, int)]
+    dtype = getattr(value, "dtype", None)
+    if dtype is not None:
+        told["dtype"] = str(dtype)
+    try:
+        told["length"] = len(value)
+    except TypeError:
+        pass
+    used = getattr(value, "memory_usage", None) or getattr(value, "nbytes", None)
+    try:
+        used = used() if callable(used) else used
+        told["bytes"] = int(used.sum() if hasattr(used, "sum") else used)  # type: ignore[union-attr]
+    except (TypeError, ValueError):
+        pass
+    if most and hasattr(value, "columns") and hasattr(value, "dtypes"):
+        names = list(value.columns)
+        told["items"] = [_column(value, name) for name in names[:most]]
+        told["total_items"] = len(names)
+        if len(names) > most:
+            told["more"] = True
+    elif most and paths.library(type(value)) == "pandas" and hasattr(value, "iloc"):
+        found, total = _ends(lambda at: (value.index[at], value.iloc[at]), len(value), most)
+        told["items"] = [
+            {"key": preview.short(key), "type": paths.type_name(type(item)), "preview": preview.render(item, _ITEM_CHARS, run=True).text}
+            for _, (key, item) in found
+        ]
+        told["total_items"] = total
+        if len(found) < total:
+            told["more"] = True
+    return told
+
+
+def _column(table: Any, name: Any) -> dict[str, Any]:
+    column = table[name]
+    node = {"key": preview.render(name, 100, run=True).text, "type": paths.type_name(type(column))}
+    node["dtype"] = str(getattr(column, "dtype", ""))
+    head = list(column.head(5)) if hasattr(column, "head") else []
+    node["preview"] = preview.render(head, _ITEM_CHARS, run=True).text
+    return node
+
+
+def _instance_attributes(value: Any) -> list[tuple[str, Any]]:
+    if paths.library(type(value)) is not None:
+        # Their insides; what is to be seen they show themselves.
+        return []
+    found = {name: item for name, item in paths.slots(value)}
+    attributes = paths.instance_dict(value)
+    if attributes is not None:
+        for name, item in list(dict.items(attributes)):
+            if type(name) is str:
+                found[name] = item
+    if issubclass(type(value), BaseException):
+        for name in ("__cause__", "__context__"):
+            linked = BaseException.__dict__[name].__get__(value)
+            if linked is not None:
+                found[name] = linked
+    return list(found.items())
+
+
+_HIDDEN = frozenset(
+    "__module__ __doc__ __dict__ __weakref__ __qualname__ __annotations__ __firstlineno__ __static_attributes__ __parameters__"
+    " __orig_bases__ __annotate__ __annotate_func__ __annotations_cache__ __abstractmethods__ _abc_impl __slots__ __match_args__".split()
+)
+
+
+def _class_members(cls: type) -> list[tuple[str, Any]]:
+    """Methods and values of a class and those of its bases that are not built in."""
+    found: dict[str, Any] = {}
+    for base in paths.mro(cls):
+        if base is not cls and paths.module_name(base) in ("builtins", "typing", "abc", "enum"):
+            continue
+        for name, raw in list(paths.class_dict(base).items()):
+            if type(name) is str and name not in _HIDDEN and name not in found:
+                found[name] = raw
+    return sorted(found.items(), key=lambda entry: entry[0].startswith("_"))
+
+
+def _module_members(module: types.ModuleType) -> list[tuple[str, Any]]:
+    attributes = {name: value for name, value in list(paths.module_dict(module).items()) if type(name) is str}
+    listed = attributes.get("__all__")
+    if type(listed) is list or type(listed) is tuple:
+        names = [name for name in listed if type(name) is str and name in attributes]
+    else:
+        names = [name for name in attributes if not name.startswith("_")]
+    return [(name, attributes[name]) for name in names]

@@ -1,0 +1,239 @@
+"""Runs doubtful code in a forked copy of the process that is thrown away: a `__repr__`, or a library that makes a table into text.
+
+Called by inspect and complete for what they must not run themselves. The copy's standard streams lead nowhere, it has no socket, pipe or
+writable file of the program's, little memory to waste and a deadline. Whatever the code does, the process that asked is as it was.
+"""
+
+from __future__ import annotations
+
+import _thread
+import gc
+import os
+import resource
+import select
+import signal
+import stat
+import sys
+import time
+from _signal import getsignal as _getsignal  # type: ignore[import-not-found]
+from typing import Any, Callable, NamedTuple
+
+from . import children, descriptors, errors, wire
+from .paths import NoWarnings
+
+SECONDS = 1.0
+# What one job may take while others wait behind it.
+_SHARE_SECONDS = 0.4
+_MAX_FORKS = 5
+_MORE_MEMORY = 1 << 30
+_MAX_MESSAGE_BYTES = 8 << 20
+
+Job = Callable[[], Any]
+
+_fork, _waitpid, _exit = os.fork, os.waitpid, os._exit
+
+
+class Outcome(NamedTuple):
+    """What a job returned, as JSON carried it, or in words why it did not."""
+
+    value: Any
+    error: str | None
+
+
+def run(jobs: list[Job], seconds: float = SECONDS) -> list[Outcome]:
+    """Runs all jobs in one copy; after one that hangs or ends it, those behind it in another. Takes at most `seconds` in all."""
+    outcomes: list[Outcome] = []
+    deadline = time.monotonic() + seconds
+    for _ in range(_MAX_FORKS):
+        if len(outcomes) == len(jobs) or time.monotonic() >= deadline:
+            break
+        try:
+            _run_from(jobs, outcomes, deadline)
+        except OSError as error:
+            outcomes.append(Outcome(None, f"no copy of the process could be made: {error.strerror}"))
+            break
+    missing = len(jobs) - len(outcomes)
+    return outcomes + [Outcome(None, "the previews before it took all the time there is")] * missing
+
+
+def _run_from(jobs: list[Job], outcomes: list[Outcome], deadline: float) -> None:
+    """One copy: runs the jobs that have no outcome yet, and leaves with at least one outcome more."""
+    reading, writing = os.pipe()
+    silence = _ChildSignal()
+    pid = 0
+    status: int | None = None
+    try:
+        with NoWarnings():
+            # 3.12 and later warn when there are threads.
+            pid = _fork()
+        if pid == 0:
+            _live(jobs, len(outcomes), writing, deadline)
+        children.frozen.add(pid)
+        if _thread._count():
+            # One of them may wait for any child.
+            children.install()
+        os.close(writing)
+        writing = -1
+        late = _collect(reading, len(jobs), outcomes, deadline)
+    finally:
+        if pid:
+            status = _end(pid)
+            children.frozen.discard(pid)
+        for fd in (reading, writing):
+            if fd >= 0:
+                os.close(fd)
+        silence.end(pid)
+    if len(outcomes) < len(jobs):
+        outcomes.append(Outcome(None, "it did not end in time" if late else _how_it_ended(status)))
+
+
+def _collect(reading: int, count: int, outcomes: list[Outcome], deadline: float) -> bool:
+    """Takes outcomes as they come. Returns whether it stopped because the next one was late."""
+    waiting = select.poll()
+    waiting.register(reading, select.POLLIN)
+    received = bytearray()
+    while len(outcomes) < count:
+        started = time.monotonic()
+        until = deadline if len(outcomes) == count - 1 else min(deadline, started + _SHARE_SECONDS)
+        while len(received) < 4 or len(received) < 4 + int.from_bytes(received[:4], "big"):
+            left = until - time.monotonic()
+            if left <= 0 or not waiting.poll(left * 1000):
+                return True
+            data = os.read(reading, 1 << 16)
+            if not data or len(received) > _MAX_MESSAGE_BYTES:
+                return False
+            received += data
+        end = 4 + int.from_bytes(received[:4], "big")
+        try:
+            message = wire.decode_header(bytes(received[4:end]))
+            outcomes.append(Outcome(message.get("value"), message.get("error")))
+        except wire.Garbage:
+            return False
+        del received[:end]
+    return False
+
+
+def _how_it_ended(status: int | None) -> str:
+    if status is None:
+        return "it ended the process"
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        try:
+            return f"it ended the process with {signal.Signals(number).name}"
+        except ValueError:
+            return f"it ended the process with signal {number}"
+    return f"it ended the process with exit status {os.WEXITSTATUS(status)}"
+
+
+def _end(pid: int) -> int | None:
+    """Kills the copy with what it started and reaps it. Returns its wait status; its own end is not changed by a kill that comes late."""
+    try:
+        ended, status = _waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        ended, status = pid, None
+    for kill in (os.killpg, os.kill):
+        if kill is os.kill and ended:
+            break
+        try:
+            kill(pid, signal.SIGKILL)
+        except OSError:
+            continue
+    if ended:
+        return status
+    try:
+        return _waitpid(pid, 0)[1]
+    except ChildProcessError:
+        # The program ignores SIGCHLD, or one of its threads was waiting for any child.
+        return None
+
+
+class _ChildSignal:
+    """Keeps the SIGCHLD of the copy from a handler of the program's."""
+
+    def __init__(self) -> None:
+        self.blocked: Any = None
+        if callable(_getsignal(signal.SIGCHLD)):
+            self.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+
+    def end(self, pid: int) -> None:
+        if self.blocked is None:
+            return
+        pending = signal.sigtimedwait({signal.SIGCHLD}, 0)
+        # Signals of several children are merged into one.
+        theirs = pending is not None and (pending.si_pid != pid or _another_has_ended())
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.blocked)
+        if theirs:
+            signal.raise_signal(signal.SIGCHLD)
+
+
+def _another_has_ended() -> bool:
+    try:
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return False
+
+
+def _live(jobs: list[Job], first: int, writing: int, deadline: float) -> None:
+    """In the copy. Never returns."""
+    try:
+        pid = os.getpid()
+        _isolate(writing, deadline)
+        for job in jobs[first:]:
+            try:
+                message = wire.dumps({"value": job()})
+            except BaseException as error:
+                message = wire.dumps({"error": errors.cut(f"{errors.type_name(type(error))}: {errors.message(error)}", 500)})
+            if os.getpid() != pid:
+                # The job forked, and this is its child.
+                _exit(0)
+            wire.write_all(writing, len(message).to_bytes(4, "big") + message)
+    finally:
+        _exit(0)
+
+
+def _isolate(writing: int, deadline: float) -> None:
+    gc.disable()
+    sys.settrace(None)
+    sys.setprofile(None)
+    os.setpgid(0, 0)
+    # If the process that asked cannot end it, the kernel does.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, max(0.1, deadline - time.monotonic()) + 1)
+    children.frozen.clear()
+    _disarm_descriptors(writing)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    pages = int(descriptors.read_proc("/proc/self/statm").split()[0])
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    limit = pages * resource.getpagesize() + _MORE_MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (limit if most == resource.RLIM_INFINITY else min(limit, most), most))
+
+
+def _disarm_descriptors(writing: int) -> None:
+    """Nothing that is written, sent or read reaches the process that asked or anybody it talks to."""
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    peers: list[int] = []
+    files: list[descriptors.Foreign] = []
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd < 3 or fd in (writing, null):
+            continue
+        try:
+            mode = os.fstat(fd).st_mode
+            if stat.S_ISREG(mode):
+                if descriptors.is_writable(fd):
+                    os.dup2(null, fd, inheritable=False)
+                else:
+                    files.append(descriptors.Foreign(fd, True, os.lseek(fd, 0, os.SEEK_CUR)))
+            elif stat.S_ISCHR(mode):
+                if os.isatty(fd):
+                    os.dup2(null, fd, inheritable=False)
+            elif not stat.S_ISDIR(mode):
+                # Also event queues and timers, which would be shared.
+                peers.append(fd)
+        except OSError:
+            continue
+    descriptors.replace_by_dead_ends(peers)
+    descriptors.neuter(files)
+    os.close(null)
