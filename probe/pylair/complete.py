@@ -102,7 +102,7 @@ def _order(matches: Iterable[Match], prefix: str) -> list[Match]:
         text = match.text
         bare = text.lstrip("'\"")
         private = 0 if not bare.startswith("_") else 2 if bare.startswith("__") else 1
-        return not text.startswith(prefix), _RANKS.get(match.kind, 1), private, text.lower(), text
+        return not text.startswith(prefix), _RANKS.get(match.kind, 1), private, bare.lower(), text
 
     return sorted(found.values(), key=rank)
 
@@ -481,7 +481,7 @@ class _Completion:
     def _keyword_arguments(self) -> list[Match]:
         """Parameters of the call that the cursor is in, where an argument begins."""
         tokens = self.tokens
-        if not tokens or tokens[-1].text not in ("(", ",", "newline") and tokens[-1].kind != "newline":
+        if not tokens or (tokens[-1].text not in ("(", ",") and tokens[-1].kind != "newline"):
             return []
         opening = self._enclosing()
         if opening is None or tokens[opening].text != "(" or opening == 0:
@@ -516,13 +516,23 @@ class _Completion:
         return None
 
     def _names(self) -> list[Match]:
-        written = (token.text for token in self.tokens if token.kind == "name" and not keyword.iskeyword(token.text))
-        after_dot = {at.text for dot, at in zip(self.tokens, self.tokens[1:]) if dot.text == "."}
-        found = [Match(name, "name") for name in written if name not in after_dot]
+        found = [Match(name, "name") for name in self._written()]
         found += _matches(paths.plain_names(self.namespace), "name")
         found += [Match(name, "keyword") for name in keyword.kwlist]
         found += _matches(_BUILTINS, "name")
         return found
+
+    def _written(self) -> Iterable[str]:
+        """Names in the code that are not attributes or the names of arguments."""
+        depth = 0
+        before = ""
+        for token, following in zip(self.tokens, [*self.tokens[1:], None]):
+            if token.kind == "op":
+                depth += (token.text in _OPENING) - (token.text in _CLOSING)
+            elif token.kind == "name" and before != "." and not keyword.iskeyword(token.text):
+                if depth <= 0 or following is None or following.text != "=":
+                    yield token.text
+            before = token.text
 
     def _import(self, statement: list[Token]) -> Iterable[Match]:
         texts = [token.text for token in statement if token.kind != "newline"]

@@ -541,9 +541,27 @@ def _instance_attributes(value: Any) -> list[tuple[str, Any]]:
     return list(found.items())
 
 
+# What the interpreter keeps in a class for itself.
 _HIDDEN = frozenset(
-    "__module__ __doc__ __dict__ __weakref__ __qualname__ __annotations__ __firstlineno__ __static_attributes__ __parameters__"
-    " __orig_bases__ __annotate__ __annotate_func__ __annotations_cache__ __abstractmethods__ _abc_impl __slots__ __match_args__".split()
+    {
+        "__abstractmethods__",
+        "__annotate__",
+        "__annotate_func__",
+        "__annotations__",
+        "__annotations_cache__",
+        "__dict__",
+        "__doc__",
+        "__firstlineno__",
+        "__match_args__",
+        "__module__",
+        "__orig_bases__",
+        "__parameters__",
+        "__qualname__",
+        "__slots__",
+        "__static_attributes__",
+        "__weakref__",
+        "_abc_impl",
+    }
 )
 
 

@@ -17,7 +17,7 @@ import socket
 import sys
 import types
 from _signal import getsignal as _getsignal  # type: ignore[import-not-found]
-from _signal import pthread_sigmask as _pthread_sigmask
+from _signal import pthread_sigmask as _sigmask
 from _signal import signal as _signal
 from typing import Any, Callable
 
@@ -33,7 +33,11 @@ _FULL_SOCKET_MS = 20
 _ROOM_TO_REFUSE = 50
 _ROOM_TO_LOOK = 200
 
-_look_for_signals = functools.partial(_pthread_sigmask, int(signal.SIG_BLOCK))
+# When the handler of one signal raises, old versions do not run those of others that came with it.
+_FORGETS_SIGNALS = sys.version_info < (3, 10)
+_ALL_SIGNALS = frozenset(map(int, signal.valid_signals()))
+_BLOCK = int(signal.SIG_BLOCK)
+_unblock = functools.partial(_sigmask, int(signal.SIG_SETMASK))
 _PEEK, _INT, _FORCE = int(PEEK_SIGNAL), int(signal.SIGINT), int(unwind.FORCE_SIGNAL)
 
 
@@ -66,6 +70,8 @@ class SideDoor:
         """Takes the signal again if the last cell gave it to somebody else."""
         if _getsignal(_PEEK) is not self._handler:
             _signal(_PEEK, self._handler)
+        if _FORGETS_SIGNALS:
+            self._answer_all()
 
     def receive(self) -> tuple[dict[str, Any], list[int]] | None:
         """The next datagram on the control socket that is not for the side door, or None when the peer is gone. Blocks."""
@@ -80,23 +86,31 @@ class SideDoor:
     def _serve(self) -> None:
         """The handler's own part. Only what a handler of the program's raised meanwhile comes out of it."""
         tracer = self._tracers.pop()
-        again = (map(signal.raise_signal, iter(functools.partial(self._postponed.pop, number, None), None)) for number in (_INT, _FORCE))
-        # Run after this function, when the frame that it interrupts is the program's again. 3.8 does not look for signals by itself
-        # before it goes back to sleep.
-        self._leave = functools.partial(list, itertools.chain(*again, map(_look_for_signals, [()])))
         theirs = None
+        mask = _sigmask(_BLOCK, ())
+        try:
+            # Other signals wait, unless another thread takes them.
+            _sigmask(_BLOCK, _ALL_SIGNALS)
+        except BaseException as error:
+            theirs = error
+        # Run after this function, so that the frame which the waiting signals interrupt is the program's again.
+        again = (map(signal.raise_signal, iter(functools.partial(self._postponed.pop, number, None), None)) for number in (_INT, _FORCE))
+        self._leave = functools.partial(list, itertools.chain(*again, map(_unblock, [mask])))
         try:
             if self._busy:
                 self._again = True
             else:
                 self._answer_all()
         except BaseException as error:
-            if _is_the_programs(error):
+            if theirs is None and _is_the_programs(error):
                 theirs = error
         if type(tracer) is types.FunctionType or type(tracer) is types.MethodType:
             unwind.settrace(tracer)
         if theirs is not None:
-            raise theirs
+            try:
+                self._leave()
+            finally:
+                raise theirs
 
     def _answer_all(self) -> None:
         room = _room()
@@ -193,8 +207,8 @@ def _is_the_programs(error: BaseException) -> bool:
     if not isinstance(error, Exception):
         return True
     handlers = [_getsignal(number) for number in range(1, signal.NSIG)]
+    handlers = [handler.__func__ if type(handler) is types.MethodType else handler for handler in handlers]
     codes = [handler.__code__ for handler in handlers if type(handler) is types.FunctionType]
-    codes += [handler.__func__.__code__ for handler in handlers if type(handler) is types.MethodType and hasattr(handler.__func__, "__code__")]
     entry = error.__traceback__
     while entry is not None:
         if any(entry.tb_frame.f_code is code for code in codes):

@@ -43,9 +43,9 @@ def function_behind(value: Any) -> tuple[Any, int]:
         elif cls is functools.partial:
             value, given = value.func, given + len(value.args)
         elif issubclass(cls, type):
-            constructor, owner = paths.in_class(value, "__init__")
+            constructor, _ = paths.in_class(value, "__init__")
             if type(constructor) is not types.FunctionType:
-                constructor, owner = paths.in_class(value, "__new__")
+                constructor, _ = paths.in_class(value, "__new__")
                 if type(constructor) is staticmethod:
                     constructor = constructor.__func__
             if type(constructor) is not types.FunctionType:

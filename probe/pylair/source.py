@@ -212,10 +212,9 @@ def _functions_of(cls: type) -> list[types.CodeType]:
         except Refused:
             continue
         if type(function) is types.FunctionType and function.__qualname__.startswith(name + "."):
-            # What a decorator such as dataclass made has no file.
-            if not function.__code__.co_filename.startswith("<") or function.__code__.co_filename.startswith(_CELL):
-                codes.append(function.__code__)
-    return codes
+            codes.append(function.__code__)
+    # What a decorator such as dataclass made has no file.
+    return [code for code in codes if not code.co_filename.startswith("<") or code.co_filename.startswith(_CELL)]
 
 
 def _candidates(cls: type, codes: list[types.CodeType], sources: dict[str, str]) -> Iterable[Text]:

@@ -1,0 +1,108 @@
+"""Paths: what is one, and that walking one runs nothing."""
+
+from __future__ import annotations
+
+import collections
+
+import pytest
+
+from pylair import paths
+
+HOSTILE = """
+def boom(*args, **kwargs): raise SystemExit("user code ran")
+class Meta(type):
+    __eq__ = __hash__ = __getattribute__ = __instancecheck__ = __subclasscheck__ = boom
+class Hostile(metaclass=Meta):
+    __getattribute__ = __getattr__ = __dir__ = __len__ = __iter__ = __eq__ = __hash__ = __repr__ = __bool__ = __contains__ = boom
+    __class__ = property(boom)
+    kept = 5
+    prop = property(boom)
+    def method(self): pass
+class Key(str):
+    __hash__ = str.__hash__
+    def __eq__(self, other): boom()
+class LoudDict(dict):
+    __getitem__ = __iter__ = items = keys = get = __len__ = __missing__ = boom
+class LoudList(list):
+    __iter__ = __len__ = boom
+"""
+
+
+@pytest.fixture
+def namespace():
+    namespace = {"__builtins__": __builtins__}
+    exec(HOSTILE, namespace)
+    hostile = object.__new__(namespace["Hostile"])
+    object.__setattr__(hostile, "own", 7)
+    namespace.update(hostile=hostile, keyed={namespace["Key"]("a"): 1, "b": 2}, loud=namespace["LoudList"]([1, 2]))
+    namespace["plain"] = {"a": [1, {"b": (3, 4)}], 1: "one", (1, "x"): "pair", True: "yes", None: "none"}
+    namespace["counted"] = collections.defaultdict(list, a=1)
+    namespace["i"] = 1
+    return namespace
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("plain['a'][1]['b'][-1]", 4),
+        ('plain [ "a" ] [0:1]', [1]),
+        ("plain[1, 'x']", "pair"),
+        ("plain[None]", "none"),
+        ("plain['a'][i]['b'][0]", 3),
+        ("hostile.own", 7),
+        ("hostile.kept", 5),
+        ("Hostile.kept", 5),
+        ("keyed['b']", 2),
+        ("loud[0]", 1),
+        ("'text'[1:]", "ext"),
+        ("i.real", 1),
+        ("dict.__name__", "dict"),
+    ],
+)
+def test_a_path_is_walked_without_running_anything(namespace, path, expected):
+    assert paths.walk(paths.parse(path), namespace) == expected
+
+
+def test_a_method_is_bound_and_not_called(namespace):
+    assert paths.walk(paths.parse("hostile.method"), namespace).__func__.__name__ == "method"
+
+
+@pytest.mark.parametrize("path", ["f()", "a + b", "[1, 2]", "a if b else c", "", "a.", "lambda: 1", "a[b()]", "a := 1", "*a", "import os", "a; b"])
+def test_what_computes_is_no_path(path):
+    with pytest.raises(paths.Refused) as refused:
+        paths.parse(path)
+    assert refused.value.kind == "bad_path"
+
+
+def test_a_path_with_a_bad_escape_warns_nobody(recwarn):
+    with pytest.raises(paths.Refused):
+        paths.parse(r"a['\d']")
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "said"),
+    [
+        ("plian", "no_such_name", "did you mean 'plain'?"),
+        ("hostile.prop", "needs_code", "execute"),
+        ("hostile.other", "needs_code", "execute"),
+        ("i.reel", "no_such_attribute", "'real'"),
+        ("plain['A']", "no_such_item", "'a'"),
+        ("plain[0]", "no_such_item", "the keys are 'a', 1"),
+        ("counted['b']", "no_such_item", "the keys are 'a'"),
+        ("plain['a'][9]", "no_such_item", "the length is 2"),
+        ("keyed['a']", "no_such_item", "'b'"),
+        ("hostile[0]", "no_such_item", ""),
+    ],
+)
+def test_what_is_not_there_is_refused_with_a_hint(namespace, path, kind, said):
+    with pytest.raises(paths.Refused) as refused:
+        paths.walk(paths.parse(path), namespace)
+    assert refused.value.kind == kind
+    assert said in (refused.value.hint or "")
+
+
+def test_the_key_of_a_subclass_that_computes_is_refused(namespace):
+    namespace["computing"] = namespace["LoudDict"](a=1)
+    with pytest.raises(paths.NeedsCode):
+        paths.walk(paths.parse("computing['a']"), namespace)
