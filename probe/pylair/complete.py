@@ -83,7 +83,7 @@ def complete(code: str, cursor: int, namespace: dict[str, Any], may_fork: bool =
     answer: dict[str, Any] = {
         "start": start + skipped,
         "end": cursor,
-        "matches": [{"text": match.text, "kind": match.kind} for match in ordered[:MAX_MATCHES]],
+        "matches": [{"text": match.text, "kind": match.kind.strip()} for match in ordered[:MAX_MATCHES]],
     }
     if len(ordered) > MAX_MATCHES:
         answer["more"] = True
@@ -107,7 +107,9 @@ def _order(matches: Iterable[Match], prefix: str) -> list[Match]:
     return sorted(found.values(), key=rank)
 
 
-_RANKS = {"keyword_argument": 0, "key": 0, "keyword": 2}
+# An attribute that is shown before others.
+_COLUMN = "attribute "
+_RANKS = {"keyword_argument": 0, "key": 0, _COLUMN: 0, "keyword": 2}
 
 
 def scan(code: str) -> tuple[list[Token], Token | None]:
@@ -404,7 +406,7 @@ class _Completion:
             if type(listed) is list or type(listed) is tuple:
                 found += [name for name in listed if type(name) is str]
         if self._is_table(value):
-            found = [name for name in self._columns(value) if name.isidentifier()] + found
+            return [*_matches(self._columns(value), _COLUMN), *_matches(found, "attribute")]
         return _matches(found, "attribute")
 
     def _is_table(self, value: Any) -> bool:
@@ -529,9 +531,9 @@ class _Completion:
         for token, following in zip(self.tokens, [*self.tokens[1:], None]):
             if token.kind == "op":
                 depth += (token.text in _OPENING) - (token.text in _CLOSING)
-            elif token.kind == "name" and before != "." and not keyword.iskeyword(token.text):
-                if depth <= 0 or following is None or following.text != "=":
-                    yield token.text
+            is_argument = depth > 0 and following is not None and following.text == "="
+            if token.kind == "name" and before != "." and not is_argument and not keyword.iskeyword(token.text):
+                yield token.text
             before = token.text
 
     def _import(self, statement: list[Token]) -> Iterable[Match]:

@@ -19,9 +19,10 @@ The answer of `inspect` with a path. Keys without a value are left out:
 With `full` there are no items and attributes, and instead of `preview`:
 
     {"value": a page of the text, "offset": 0, "next_offset": 2000 or absent on the last page, "total_chars": 12345,
-     "value_cut": true when there were more than 4 Mi characters}
+     "value_cut": true when the value is larger than what is ever shown: 4 Mi characters, 300,000 numbers of an array}
 
-A string's text is the string itself, everything else's what `repr` says. Without a path:
+A string's text is the string itself, an array's that of nested lists, a DataFrame's its table, or CSV if it is large; everything else's is
+what `repr` says. Without a path:
 
     {"variables": [{"name", "type", "kind", "preview", "preview_error", "length", "shape", "dtype", "bytes"}], "total": 40, "more": true}
 """
@@ -49,6 +50,8 @@ _ITEM_CHARS = 200
 _DOC_CHARS = 600
 _FULL_DOC_CHARS = 100_000
 _MAX_JOBS = 200
+_MAX_FULL_ITEMS = 300_000
+_MAX_TABLE_CELLS = 10_000
 
 _NOT_NOW = "it needs the program's own code, which is not run while a cell runs"
 
@@ -60,7 +63,7 @@ def answer(request: dict[str, Any], blob: bytes, namespace: dict[str, Any], cell
     if operation == "inspect":
         return inspect(request, namespace, code)
     if operation == "source":
-        return source.read(_text(request, "path"), namespace, cells() if callable(cells) else cells)
+        return source.read(_text(request, "path"), namespace, cells() if callable(cells) else cells, quick=not code)
     if operation == "complete":
         try:
             text = blob.decode("utf-8") if blob else request.get("code") or ""
@@ -72,7 +75,7 @@ def answer(request: dict[str, Any], blob: bytes, namespace: dict[str, Any], cell
     raise Refused("unknown_operation", f"this probe does not know the operation {operation!r}")
 
 
-OPERATIONS = frozenset({"inspect", "source", "complete", "ping"})
+OPERATIONS = ("inspect", "source", "complete", "ping")
 
 
 def refusal(error: BaseException, operation: Any) -> dict[str, Any]:
@@ -123,12 +126,18 @@ def _in_throwaway(path: paths.Path, namespace: dict[str, Any], request: dict[str
 
     def look() -> dict[str, Any]:
         inspector = _Inspector(request, code=True, run=True)
-        return inspector.top(path.text, _walk_running(path, namespace))
+        try:
+            value = _walk_running(path, namespace)
+        except Refused as refused:
+            return {"kind": refused.kind, "message": refused.message, "hint": refused.hint}
+        return {"answer": inspector.top(path.text, value)}
 
     outcome = throwaway.run([look])[0]
     if outcome.error is not None:
         raise Refused("needs_code", f"{needed.message}; tried in a copy of the process, it failed: {outcome.error}", needed.hint)
-    return outcome.value
+    if "answer" in outcome.value:
+        return outcome.value["answer"]
+    raise Refused(**outcome.value)
 
 
 def _walk_running(path: paths.Path, namespace: dict[str, Any]) -> Any:
@@ -141,9 +150,21 @@ def _walk_running(path: paths.Path, namespace: dict[str, Any]) -> Any:
         except paths.NeedsCode as needed:
             if paths.library(needed.owner) is None:
                 raise
-            value = getattr(value, step.value) if step.kind == "attribute" else value[paths.resolve(step.value, namespace)]
+            value = _run_step(value, step, namespace, at)
             at += step.text if step.kind == "attribute" else f"[{step.text}]"
     return value
+
+
+def _run_step(value: Any, step: paths.Step, namespace: dict[str, Any], at: str) -> Any:
+    key = step.value if step.kind == "attribute" else paths.resolve(step.value, namespace)
+    try:
+        return getattr(value, key) if step.kind == "attribute" else value[key]
+    except (AttributeError, LookupError) as error:
+        known = [str(name) for name in islice(getattr(value, "columns", ()), MAX_ITEMS)]
+        hint = paths.did_you_mean(str(key), known) or paths.listed("the columns are", known)
+        kind = "no_such_attribute" if step.kind == "attribute" else "no_such_item"
+        said = errors.cut(errors.message(error), 200)
+        raise Refused(kind, f"{at}, a {paths.type_name(type(value))}, has no {step.kind} {key!r}: {said}", hint) from None
 
 
 class _Inspector:
@@ -164,12 +185,13 @@ class _Inspector:
 
     def top(self, path: str, value: Any) -> dict[str, Any]:
         node = {"path": path, "type": paths.type_name(type(value)), "kind": _kind(value)}
-        _about(node, value, self.full)
+        if not self.full or self.offset == 0:
+            _about(node, value, self.full)
         if self.full:
             self._page(node, value)
             return node
         self._describe(node, value, self.depth, self.max_chars)
-        names = paths.properties(type(value))
+        names = [name for name in paths.properties(type(value)) if not name.startswith("_")]
         if names and node["kind"] == "value":
             node["properties"] = names[:_MAX_NAMES]
         self._ask()
@@ -196,8 +218,7 @@ class _Inspector:
     def _describe(self, node: dict[str, Any], value: Any, depth: int, chars: int) -> None:
         """Adds preview and size, and the parts down to `depth`."""
         self.nodes -= 1
-        rendered = preview.render(value, chars, run=self.run)
-        node["preview"] = rendered.text
+        rendered = self._render(node, value, chars)
         size = paths.length(value)
         if size is not None:
             node["length"] = size
@@ -216,6 +237,16 @@ class _Inspector:
             self._parts(node, value, depth)
         finally:
             self.above.pop()
+
+    def _render(self, node: dict[str, Any], value: Any, chars: int) -> preview.Rendered:
+        try:
+            rendered = preview.render(value, chars, run=self.run)
+        except Exception as error:
+            # One strange value must not cost the answer about the others.
+            node["preview_error"] = f"{errors.type_name(type(error))}: {errors.message(error)}"
+            rendered = preview.Rendered(f"<{paths.type_name(type(value))} object>", False, False)
+        node["preview"] = rendered.text
+        return rendered
 
     def _later(self, node: dict[str, Any], job: throwaway.Job) -> None:
         if self.run:
@@ -312,10 +343,11 @@ class _Inspector:
     def _whole(self, value: Any) -> tuple[str, bool, str | None]:
         if issubclass(type(value), str):
             return str.__getitem__(value, slice(0, MAX_FULL_CHARS)), str.__len__(value) > MAX_FULL_CHARS, None
+        if paths.is_numpy_array_class(type(value)) and paths.attribute(paths.attribute(value, "dtype"), "kind") in "biufcSU":
+            return (*_whole_array(value, _MAX_FULL_ITEMS if self.code else 5000), None)
         limit = MAX_FULL_CHARS if self.code else 50_000
         rendered = preview.render(value, limit, limit, self.run)
-        is_array = paths.is_numpy_array_class(type(value)) and rendered.cut
-        if not rendered.needs_code and not is_array:
+        if not rendered.needs_code:
             return rendered.text, rendered.cut, None
         if not self.code:
             return rendered.text, rendered.cut, _NOT_NOW
@@ -329,18 +361,28 @@ class _Inspector:
         return text, cut, None
 
 
+def _whole_array(value: Any, most: int) -> tuple[str, bool]:
+    """All of an array of numbers or texts as nested lists, which C makes and writes; the first rows of one that is too large."""
+    cls = type(value)
+    shape = paths.attribute(value, "shape")
+    row = 1
+    for side in shape[1:]:
+        row *= max(side, 1)
+    rows = max(1, most // row)
+    cut = bool(shape) and shape[0] > rows
+    text = repr(cls.tolist(cls.__getitem__(value, slice(0, rows)) if cut else value))
+    return text[:MAX_FULL_CHARS], cut or len(text) > MAX_FULL_CHARS
+
+
 def _whole_running(value: Any) -> tuple[str, bool]:
-    """In a throw-away: all of the text, tables and arrays without their own abbreviations."""
-    library = paths.library(type(value))
-    if library == "pandas" and hasattr(value, "to_string"):
-        text = value.to_string()
-    elif library == "numpy":
-        numpy = sys.modules["numpy"]
-        text = numpy.array2string(value, threshold=sys.maxsize)
-    else:
-        rendered = preview.render(value, MAX_FULL_CHARS, MAX_FULL_CHARS, run=True)
-        return rendered.text, rendered.cut
-    return text[:MAX_FULL_CHARS], len(text) > MAX_FULL_CHARS
+    """In a throw-away: all of the text. A table that is too large to be laid out in time comes as CSV."""
+    if paths.library(type(value)) == "pandas" and hasattr(value, "to_string"):
+        width = value.shape[1] if len(value.shape) > 1 else 1
+        rows = max(1, _MAX_FULL_ITEMS // max(width, 1))
+        text = value.to_string() if len(value) * width <= _MAX_TABLE_CELLS else value.head(rows).to_csv()
+        return text[:MAX_FULL_CHARS], len(text) > MAX_FULL_CHARS or len(value) > rows
+    rendered = preview.render(value, MAX_FULL_CHARS, MAX_FULL_CHARS, run=True)
+    return rendered.text, rendered.cut
 
 
 def _ends(item: Callable[[int], Any], count: int, most: int) -> tuple[list[tuple[Any, Any]], int]:
@@ -381,7 +423,11 @@ def _kind(value: Any) -> str:
         return "function"
     if issubclass(cls, type):
         return "class"
-    return "module" if issubclass(cls, types.ModuleType) else "value"
+    if issubclass(cls, types.ModuleType):
+        return "module"
+    # What a decorator made of a function.
+    wrapper = callable(value) and "__wrapped__" in paths.plain_names(paths.instance_dict(value) or {})
+    return "function" if wrapper else "value"
 
 
 def _about(node: dict[str, Any], value: Any, full: bool) -> None:
@@ -393,6 +439,8 @@ def _about(node: dict[str, Any], value: Any, full: bool) -> None:
             node["signature"] = text
     doc = _doc(value, kind)
     if doc:
+        # The docstrings of C functions begin with their signature.
+        doc = doc.rpartition("\n--\n\n")[2]
         doc = wire.clean(doc.strip())
         node["doc"] = errors.cut(doc, _FULL_DOC_CHARS) if full else _first_paragraph(doc)
     if kind == "class":

@@ -21,6 +21,7 @@ from typing import Any, Iterator, NamedTuple
 
 MAX_PATH_CHARS = 2000
 _MAX_HINTED = 8
+_MAX_BRACKETS = 20
 _MANY_KEYS = 100_000
 
 _GETSET, _MEMBER = types.GetSetDescriptorType, types.MemberDescriptorType
@@ -105,6 +106,9 @@ def parse(text: str) -> Path:
         raise Refused("bad_path", f"a path has at most {MAX_PATH_CHARS} characters")
     if "\\" in text and _BAD_ESCAPE.search(text):
         raise Refused("bad_path", "the path has a string with an unknown escape", "write a backslash as \\\\")
+    if text.count("(") > _MAX_BRACKETS:
+        # Old parsers complain about many levels on stderr.
+        raise _bad(text, "it has too many brackets")
     try:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -228,7 +232,7 @@ def find_name(name: str, namespace: dict[str, Any]) -> Any:
     if value is not MISSING:
         return value
     names = plain_names(namespace)
-    raise Refused("no_such_name", f"there is no variable {name!r}", did_you_mean(name, names) or _listed("the variables are", names))
+    raise Refused("no_such_name", f"there is no variable {name!r}", did_you_mean(name, names) or listed("the variables are", names))
 
 
 # Classes.
@@ -429,7 +433,7 @@ def _no_attribute(value: Any, name: str, at: str) -> Refused:
         return NeedsCode(f"{what} has no attribute {name!r} but may make one in __getattr__, which is not run here", cls)
     names = attribute_names(value)
     public = [known for known in names if not known.startswith("_")]
-    hint = did_you_mean(name, names) or _listed("its attributes are", public)
+    hint = did_you_mean(name, names) or listed("its attributes are", public)
     return Refused("no_such_attribute", f"{what} has no attribute {name!r}", hint)
 
 
@@ -515,7 +519,7 @@ def _dict_item(value: Any, key: Any, at: str) -> Any:
         raise NeedsCode(f"{at} has no key {key!r} but may make one in __missing__, which is not run here", type(value))
     keys = [known for known in islice(dict.__iter__(value), 1000) if id(type(known)) in _PLAIN_IDS]
     close = did_you_mean(key, [known for known in keys if type(known) is str]) if type(key) is str else None
-    hint = close or _listed("the keys are", [repr(known) for known in keys[:50]])
+    hint = close or listed("the keys are", [repr(known) for known in keys[:50]])
     raise Refused("no_such_item", f"{at} has no key {key!r}", hint)
 
 
@@ -548,7 +552,7 @@ def did_you_mean(name: str, names: list[str]) -> str | None:
     return f"did you mean {' or '.join(map(repr, close))}?" if close else None
 
 
-def _listed(lead: str, names: list[str]) -> str | None:
+def listed(lead: str, names: list[str]) -> str | None:
     names = [name for name in names if not name.startswith("__")]
     if not names:
         return None

@@ -305,7 +305,8 @@ def _dataclass(text: _Text, value: Any, depth: int) -> None:
 
 def _enum(text: _Text, value: Any, depth: int) -> None:
     attributes = paths.instance_dict(value) or {}
-    text.put(f"<{paths.short_name(type(value))}.{attributes.get('_name_')}: ")
+    name = attributes.get("_name_")
+    text.put(f"<{paths.short_name(type(value))}{'.' + name if type(name) is str else ''}: ")
     text.write(attributes.get("_value_"), depth)
     text.put(">")
 
@@ -313,6 +314,9 @@ def _enum(text: _Text, value: Any, depth: int) -> None:
 def _array(text: _Text, value: Any, depth: int) -> None:
     """The edges of a numpy array as nested lists."""
     shape = paths.attribute(value, "shape")
+    if not shape:
+        text.write(type(value).tolist(value), depth)
+        return
     room = _ARRAY_EDGE if len(shape) > 1 else max(_ARRAY_EDGE, min(text.left // 4, 1000))
     array_class = type(value)
     edge = array_class.__getitem__(value, (slice(0, room),) * len(shape))

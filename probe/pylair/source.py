@@ -20,6 +20,8 @@ from .paths import MISSING, Refused
 
 MAX_SOURCE_CHARS = 512 << 10
 _MAX_FILE_BYTES = 8 << 20
+_MAX_QUICK_CHARS = 100_000
+_HEAP_TYPE = 1 << 9
 _CELL = "<cell "
 _MAX_UNWRAPPED = 20
 _CODING = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
@@ -34,8 +36,9 @@ class Text(NamedTuple):
     lines: list[str]
 
 
-def read(path: str, namespace: dict[str, Any], cells: Cells = ()) -> dict[str, Any]:
-    """`{"path", "file", "line", "source"}`, with `truncated` and `total_chars` when it is longer than the limit."""
+def read(path: str, namespace: dict[str, Any], cells: Cells = (), quick: bool = False) -> dict[str, Any]:
+    """`{"path", "file", "line", "source"}`, with `truncated` and `total_chars` when it is longer than the limit. When it has to be
+    `quick`, no long file is parsed."""
     parsed = paths.parse(path)
     value = written(_walk(parsed, namespace), parsed.text)
     sources = dict(cells)
@@ -45,12 +48,12 @@ def read(path: str, namespace: dict[str, Any], cells: Cells = ()) -> dict[str, A
             raise Refused("no_source", f"the module {parsed.text} has no source file", _C_HINT)
         return _answer(parsed.text, text, 1, len(text.lines))
     if paths.is_class(value):
-        return _answer(parsed.text, *_class_block(value, sources))
+        return _answer(parsed.text, *_class_block(value, sources, quick))
     code = value.__code__
     text = _text_of(code.co_filename, sources)
     if text is None or code.co_firstlineno > len(text.lines):
         raise Refused("no_source", f"the source of {parsed.text} is not there any more: {code.co_filename}")
-    return _answer(parsed.text, text, *_function_block(text, code))
+    return _answer(parsed.text, text, *_block_at(text, code.co_firstlineno))
 
 
 _C_HINT = "it is written in C, or was made without a file"
@@ -175,9 +178,8 @@ def _lines(text: str) -> list[str]:
     return [*lines, last] if last else lines
 
 
-def _function_block(text: Text, code: types.CodeType) -> tuple[int, int]:
-    """First and last line. The tokens from its first line on say where it ends."""
-    first = code.co_firstlineno
+def _block_at(text: Text, first: int) -> tuple[int, int]:
+    """First and last line of what begins there. The tokens from its first line on say where it ends."""
     try:
         with paths.NoWarnings():
             block = inspect.getblock(text.lines[first - 1 :])
@@ -186,18 +188,23 @@ def _function_block(text: Text, code: types.CodeType) -> tuple[int, int]:
     return first, first + max(len(block), 1) - 1
 
 
-def _class_block(cls: type, sources: dict[str, str]) -> tuple[Text, int, int]:
+def _class_block(cls: type, sources: dict[str, str], quick: bool) -> tuple[Text, int, int]:
     name = paths.short_name(cls)
     codes = _functions_of(cls)
     line = paths.class_dict(cls).get("__firstlineno__")
     for text in _candidates(cls, codes, sources):
-        if "class" not in "".join(text.lines):
-            continue
+        if type(line) is int and 0 < line <= len(text.lines) and (codes or text.file not in sources):
+            # 3.13 and later say where a class begins.
+            first, last = _block_at(text, line)
+            if any(part.lstrip().startswith("class ") for part in text.lines[first - 1 : last]):
+                return text, first, last
+        if quick and sum(map(len, text.lines)) > _MAX_QUICK_CHARS:
+            raise Refused("busy", f"the file of {name} is too long to be searched while a cell runs: {text.file}")
         block = _find_class(text, name, codes, line if type(line) is int else None)
         if block is not None:
             return (text, *block)
     module = paths.module_name(cls)
-    if _module_file(sys.modules.get(module)) is None and module != "__main__":
+    if not type.__dict__["__flags__"].__get__(cls) & _HEAP_TYPE or (_module_file(sys.modules.get(module)) is None and module != "__main__"):
         raise Refused("no_source", f"{paths.type_name(cls)} is written in C, so there is no Python source", "inspect shows its docstring")
     raise Refused("no_source", f"no source that defines the class {name} was found", "it may have been made by type() or exec()")
 

@@ -60,6 +60,7 @@ def _run_from(jobs: list[Job], outcomes: list[Outcome], deadline: float) -> None
     """One copy: runs the jobs that have no outcome yet, and leaves with at least one outcome more."""
     reading, writing = os.pipe()
     silence = _ChildSignal()
+    parent = os.getpid()
     pid = 0
     status: int | None = None
     try:
@@ -76,6 +77,9 @@ def _run_from(jobs: list[Job], outcomes: list[Outcome], deadline: float) -> None
         writing = -1
         late = _collect(reading, len(jobs), outcomes, deadline)
     finally:
+        if os.getpid() != parent:
+            # An interrupt in the copy, before it began. It must not go on as if it were the process that asked.
+            _exit(1)
         if pid:
             status = _end(pid)
             children.frozen.discard(pid)

@@ -145,7 +145,9 @@ def test_matches_are_bounded(filled):
     assert len(found["matches"]) == 200 and found["more"]
 
 
-@pytest.mark.parametrize("code", ["(((", "'", '"""', "f'{", "x[", "\\", "def", "\x00", "é" * 100, "a" * 200_000 + ".", "@", "import", "from", "from ."])
+@pytest.mark.parametrize(
+    "code", ["(((", "'", '"""', "f'{", "x[", "\\", "def", "\x00", "é" * 100, "a" * 200_000 + ".", "@", "import", "from", "from ."]
+)
 def test_unfinished_code_is_no_problem(filled, code):
     assert "matches" in filled.look("complete", code.encode(), cursor=len(code))
 

@@ -61,7 +61,9 @@ def test_a_peek_between_cells_is_answered(session):
 
 def test_the_programs_code_is_not_run(session):
     session.execute("ran = []\nclass Loud:\n    def __repr__(self): ran.append(1); return 'loud'\nloud = [Loud()]")
-    begin(session, "import time\n" + READY + "while not ran and time.sleep(0.01) is None and not globals().get('enough'): enough = len(ran)")
+    begin(
+        session, "import time\n" + READY + "while not ran and time.sleep(0.01) is None and not globals().get('enough'): enough = len(ran)"
+    )
     found = session.peek("inspect", path="loud")["answer"]
     assert found["preview"] == "[<Loud object>]" and "own code" in found["preview_error"]
     session.signal(signal.SIGINT)
