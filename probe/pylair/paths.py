@@ -21,7 +21,7 @@ from typing import Any, Iterator, NamedTuple
 
 MAX_PATH_CHARS = 2000
 _MAX_HINTED = 8
-_MAX_BRACKETS = 20
+_MAX_NESTING = 20
 _MANY_KEYS = 100_000
 
 _GETSET, _MEMBER = types.GetSetDescriptorType, types.MemberDescriptorType
@@ -106,15 +106,26 @@ def parse(text: str) -> Path:
         raise Refused("bad_path", f"a path has at most {MAX_PATH_CHARS} characters")
     if "\\" in text and _BAD_ESCAPE.search(text):
         raise Refused("bad_path", "the path has a string with an unknown escape", "write a backslash as \\\\")
-    if text.count("(") > _MAX_BRACKETS:
+    if _nesting(text) > _MAX_NESTING:
         # Old parsers complain about many levels on stderr.
-        raise _bad(text, "it has too many brackets")
+        raise _bad(text, "its brackets are nested too deeply")
     try:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         said = error.msg if isinstance(error, SyntaxError) else str(error)
         raise _bad(text, f"it cannot be parsed ({said})") from None
     return _path_of(tree.body, text)
+
+
+def _nesting(text: str) -> int:
+    depth = deepest = 0
+    for character in text:
+        if character in "([{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in ")]}":
+            depth -= 1
+    return deepest
 
 
 def _path_of(node: ast.AST, text: str) -> Path:

@@ -8,6 +8,8 @@ running any of the program's code and within bounds.
 
 from __future__ import annotations
 
+import array
+import fcntl
 import functools
 import itertools
 import operator
@@ -15,6 +17,7 @@ import select
 import signal
 import socket
 import sys
+import termios
 import types
 from _signal import getsignal as _getsignal  # type: ignore[import-not-found]
 from _signal import pthread_sigmask as _sigmask
@@ -35,6 +38,7 @@ _ROOM_TO_LOOK = 200
 
 # When the handler of one signal raises, old versions do not run those of others that came with it.
 _FORGETS_SIGNALS = sys.version_info < (3, 10)
+_unread = array.array("i", [0])
 _ALL_SIGNALS = frozenset(map(int, signal.valid_signals()))
 _BLOCK = int(signal.SIG_BLOCK)
 _unblock = functools.partial(_sigmask, int(signal.SIG_SETMASK))
@@ -71,7 +75,9 @@ class SideDoor:
         if _getsignal(_PEEK) is not self._handler:
             _signal(_PEEK, self._handler)
         if _FORGETS_SIGNALS:
-            self._answer_all()
+            fcntl.ioctl(self._control(), termios.FIONREAD, _unread)
+            if _unread[0]:
+                self._answer_all()
 
     def receive(self) -> tuple[dict[str, Any], list[int]] | None:
         """The next datagram on the control socket that is not for the side door, or None when the peer is gone. Blocks."""
