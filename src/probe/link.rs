@@ -169,8 +169,19 @@ pub struct Refusal {
 
 impl Refusal {
     /// Words for programs that probes use; a worker cannot invent others.
-    const KINDS: &[&str] =
-        &["bad_path", "no_such_name", "no_such_attribute", "no_such_item", "no_source", "no_such_file"];
+    const KINDS: &[&str] = &[
+        "bad_path",
+        "bad_request",
+        "busy",
+        "failed",
+        "interrupted",
+        "needs_code",
+        "no_source",
+        "no_such_attribute",
+        "no_such_file",
+        "no_such_item",
+        "no_such_name",
+    ];
 
     pub fn known_kind(&self) -> &'static str {
         let kind = self.kind.as_deref().unwrap_or_default();

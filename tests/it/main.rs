@@ -18,6 +18,7 @@ mod faults;
 mod http;
 mod interrupt;
 mod jobs;
+mod look;
 mod output;
 mod sealed;
 mod templates;
