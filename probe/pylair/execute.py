@@ -29,7 +29,7 @@ MAX_SOURCE_CHARS_KEPT = 64 << 20
 
 _AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _CO_COROUTINE = 0x80
-_FUTURES = functools.reduce(operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
+FUTURES = functools.reduce(operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
 _STATEMENTS = frozenset(
     [
         "assert",
@@ -85,6 +85,10 @@ class Cells:
         self.namespace["__builtins__"] = builtins
         builtins.__dict__.pop("_", None)
         self._flags = _AWAIT
+        self._names, self._ids = _snapshot(self.namespace)
+
+    def take_note(self) -> None:
+        """What is in the namespace now was not put there by the next cell."""
         self._names, self._ids = _snapshot(self.namespace)
 
     def execute(self, number: int, source: str) -> tuple[dict[str, Any], bytes]:
@@ -159,7 +163,7 @@ class Cells:
 
     def _compile(self, source: str, name: str) -> tuple[Code | None, Code | None]:
         """The statements and the last expression, whichever there are."""
-        self._remember(source, name)
+        self.remember(source, name)
         if _looks_like_expression(source):
             # Straight from the text this takes half as long as by way of a tree.
             try:
@@ -177,7 +181,7 @@ class Cells:
         body_code = compile(tree, name, "exec", self._flags, True) if tree.body else None
         flags = self._flags
         if body_code is not None:
-            flags |= body_code.co_flags & _FUTURES
+            flags |= body_code.co_flags & FUTURES
         last_code = compile(last, name, "eval", flags, True) if last is not None else None
         for code in (body_code, last_code):
             if code is not None and code.co_flags & _CO_COROUTINE:
@@ -186,7 +190,7 @@ class Cells:
         self._flags = flags
         return body_code, last_code
 
-    def _remember(self, source: str, name: str) -> None:
+    def remember(self, source: str, name: str) -> None:
         """Gives the source to `linecache`, for tracebacks and `inspect.getsource`. The oldest go when there are too many."""
         linecache.cache[name] = _cache_entry(name, source)
         self._sources.append((name, source))
