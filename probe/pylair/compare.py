@@ -8,6 +8,7 @@ it is noted.
 from __future__ import annotations
 
 import array
+import collections
 import copyreg
 import pickle
 import struct
@@ -17,7 +18,8 @@ from typing import Any
 from . import classes, errors
 
 _BY_EQUALITY = frozenset({int, str, bytes, bool, type(None), type(...), type(NotImplemented)})
-_IMMUTABLE = frozenset({tuple, frozenset, types.CodeType, pickle.PickleBuffer})
+# Of these it matters which one it is. So it does of objects of the session's own classes; nobody knows what those do.
+_MUTABLE = frozenset({list, dict, set, bytearray, collections.deque, collections.OrderedDict, collections.defaultdict})
 _CHUNK = 4 << 20
 _MAX_UNORDERED = 200
 _STATE_METHODS = ("__reduce__", "__reduce_ex__", "__getstate__")
@@ -60,7 +62,8 @@ class Comparison:
         if kind is float or kind is complex:
             return None if _key(one) == _key(other) else _at(path, "another value")
         self._seen.add((id(one), id(other)))
-        if kind not in _IMMUTABLE and self._partners.setdefault(id(one), other) is not other:
+        is_array = kind.__module__ == "numpy" and kind.__name__ == "ndarray"
+        if (is_array or kind in _MUTABLE or classes.by_value(kind)) and self._partners.setdefault(id(one), other) is not other:
             return _at(path, "a copy where there was one object in two places")
         self._alive.append((one, other))
         if kind is list or kind is tuple:
@@ -79,8 +82,12 @@ class Comparison:
             return None if one == other else _at(path, "other contents")
         if kind is pickle.PickleBuffer:
             return None if _same_bytes(one, other) else _at(path, "other contents")
-        if kind.__module__ == "numpy" and kind.__name__ == "ndarray" and not one.dtype.hasobject:
+        if is_array and not one.dtype.hasobject:
             return _arrays(one, other, path)
+        if kind.__module__.startswith("numpy.ma") and kind.__name__ == "MaskedArray":
+            # What fills the gaps is only decided when it is asked for.
+            waiting.extend((getattr(one, name), getattr(other, name), path) for name in ("data", "mask", "fill_value"))
+            return None
         return self._taken_apart(one, other, path, waiting)
 
     def _taken_apart(self, one: Any, other: Any, path: str, waiting: list[Any]) -> Difference | None:

@@ -11,6 +11,7 @@ are in the files, so renaming one is a change of the format.
 from __future__ import annotations
 
 import builtins
+import functools
 import gc
 import importlib.util
 import linecache
@@ -220,7 +221,9 @@ def _reduce_lru_cache(function: Any) -> Any:
         line = linecache.getline(code.co_filename, code.co_firstlineno) if code is not None else ""
         if "lru_cache" not in line or "typed" in line:
             raise Unsavable("a cached function whose options Python 3.8 does not tell", function)
-    others = {name: value for name, value in vars(function).items() if name != "__wrapped__"}
+    # What `functools` puts there itself, which is not the same in all versions.
+    usual = ("__wrapped__", "cache_parameters", *functools.WRAPPER_ASSIGNMENTS)
+    others = {name: value for name, value in vars(function).items() if name not in usual}
     return lru_cache, (function.__wrapped__, maxsize, typed), others, None, None, fill_attributes
 
 
@@ -373,6 +376,33 @@ class CarefulUnpickler(_Finding, pickle._Unpickler):  # type: ignore[name-define
     dispatch[pickle.LONG_BINGET[0]] = _get_long
 
 
+_TEXTS = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "SHORT_BINBYTES", "BINBYTES", "BINBYTES8"})
+_NOTHING = object()
+
+
+def plain_entries(record: bytes, start: int, memo: dict[int, Any], find: Any) -> dict[int, Any]:
+    """The texts and the names of classes and functions among the memo's entries that a record makes, without making its value."""
+    import pickletools
+
+    found: dict[int, Any] = {}
+    before = top = _NOTHING
+    for operation, argument, _ in pickletools.genops(record):
+        name = operation.name
+        if name == "MEMOIZE":
+            if top is not _NOTHING:
+                found[start] = top
+            start += 1
+        elif name in _TEXTS:
+            before, top = top, argument
+        elif name in ("BINGET", "LONG_BINGET"):
+            before, top = top, found.get(argument, memo.get(argument, _NOTHING))
+        elif name == "STACK_GLOBAL" and isinstance(before, str) and isinstance(top, str):
+            before, top = _NOTHING, find(before, top)
+        elif name not in ("PROTO", "FRAME"):
+            before = top = _NOTHING
+    return found
+
+
 def find_lost(value: Any, namespace: dict[str, Any]) -> str | None:
     """The reason of something lost that the value holds, however deep."""
     seen: set[int] = {id(known_value) for known_value in known(namespace)}
@@ -463,8 +493,6 @@ def make_proxy(mapping: Any) -> Any:
 def lru_cache(function: Any, maxsize: int | None, typed: bool) -> Any:
     if lost_in(function) is not None:
         return function
-    import functools
-
     return functools.lru_cache(maxsize, typed)(function)
 
 
@@ -474,8 +502,6 @@ def fill_attributes(value: Any, attributes: dict[str, Any]) -> None:
 
 
 def cached_property(function: Any, name: str | None) -> Any:
-    import functools
-
     made: Any = functools.cached_property(function)
     made.attrname = name
     return made

@@ -15,6 +15,7 @@ from .snapshot_file import RECORDS_START, Contents, Variable, read_contents
 # Keeps the source of a cell under a name.
 Remember = Callable[[str, str], None]
 
+_MAX_SEARCHED_BYTES = 64 << 20
 _early: list[int] = []
 
 
@@ -53,12 +54,18 @@ class Loader:
         """Why a variable could not be loaded. Goes on without the objects that it would have brought."""
         memo = self._unpickler.memo
         memo = {at: value for at, value in memo.copy().items() if at < variable.memo_start or at >= variable.memo_end}
+        losses = self._building.losses[self._losses :]
+        if variable.length < _MAX_SEARCHED_BYTES:
+            # Other variables may well have a word or a class in common with it.
+            self._file.seek(variable.offset)
+            record = self._file.read(variable.length)
+            memo.update(pickling.plain_entries(record, variable.memo_start, memo, self._unpickler.find_class))
         self._unpickler = pickling.CarefulUnpickler(self._file, memo)
         if isinstance(error, pickling.SharedWithLost):
             owner = (each.name for each in self._contents.variables if each.memo_start <= error.args[0] < each.memo_end)
             return f"it shares an object with {next(owner, 'another variable')}, which could not be restored"
-        if len(self._building.losses) > self._losses:
-            return self._building.losses[-1]
+        if losses:
+            return losses[-1]
         return users_code.reason(error)
 
 

@@ -11,7 +11,7 @@ import sys
 import types
 from typing import Any, NamedTuple
 
-from . import errors, pickling, unwind, users_code
+from . import classes, errors, pickling, unwind, users_code
 from .snapshot_file import FOOT_BYTES, Contents, TooBig, Variable, WriteFailed, Writer
 
 MAX_NAMES_KEPT = 1000
@@ -125,6 +125,8 @@ class _Recorder:
         self._next_index = len(pickling.known(namespace))
         self._variables: list[Variable] = []
         self._arrays: list[tuple[int, int, Any, str]] = []
+        # Variables whose inner structure is the program's business and not a library's.
+        self._own: set[str] = set()
 
     def record(self, name: str, value: Any) -> BaseException | None:
         mark = self._writer.mark()
@@ -137,6 +139,8 @@ class _Recorder:
         kind = errors.type_name(type(value))
         self._variables.append(Variable(name, kind, mark[0], self._writer.size - mark[0], self._next_index, end))
         self._arrays += [(first, last, array, name) for first, last, array in self._reducer.arrays]
+        if type(value) in (list, tuple, dict) or classes.by_value(type(value)):
+            self._own.add(name)
         self._next_index = end
         return None
 
@@ -164,7 +168,7 @@ class _Recorder:
         python = ".".join(map(str, sys.version_info[:3]))
         contents = Contents(python, pickling.MAGIC, self._variables, kept, self._sources())
         self._writer.finish(contents)
-        return Written(contents, self._writer.size, _shared_memory(self._arrays))
+        return Written(contents, self._writer.size, _shared_memory(self._arrays, self._own))
 
     def _sources(self) -> dict[str, str]:
         """The sources of cells that stored code came from: for another version of Python, and for tracebacks."""
@@ -175,12 +179,12 @@ class _Recorder:
         return found
 
 
-def _shared_memory(arrays: list[tuple[int, int, Any, str]]) -> dict[str, str]:
+def _shared_memory(arrays: list[tuple[int, int, Any, str]], own: set[str]) -> dict[str, str]:
     """Sentences about variables whose arrays lie in the same memory: restored, each has its own."""
     notes: dict[str, str] = {}
     reach: tuple[int, Any, str] | None = None
     for first, last, array, name in sorted(arrays, key=lambda item: item[:2]):
-        if reach is not None and first < reach[0] and array is not reach[1]:
+        if reach is not None and first < reach[0] and array is not reach[1] and (name != reach[2] or name in own):
             other = reach[2]
             for one, two in ((name, other), (other, name)):
                 shared = "arrays in it share memory" if one == two else f"it shares memory with {two}"

@@ -84,7 +84,6 @@ def _save(fd: int, request: dict[str, Any], cells: Any, ours: set[int]) -> dict[
         written = saving.write(fd, namespace, chosen, not_saved, limit)
         verdicts = verify.Verdicts()
         verdicts.incomplete = "variables that were fine before failed when others were left out"
-    os.fsync(fd)
     return _said(dict(chosen), written, verdicts, not_saved)
 
 

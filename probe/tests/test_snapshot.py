@@ -9,7 +9,11 @@ import tempfile
 from typing import Any, Iterator
 
 import pytest
-from host import Session, Template, send
+from conftest import PYTHONS
+from host import FORCE_SIGNAL, Session, Template, send
+
+from pylair.compare import Comparison
+from pylair.pickling import Reducer
 
 # Code that makes `x`, and an expression that is true of it in the session that it is restored in.
 KINDS: dict[str, tuple[str, str]] = {
@@ -233,3 +237,389 @@ def test_kinds_that_are_reported(snapshots, kind):
     session = snapshots.restored()
     assert session.result("'x' in globals(), other") == "(False, ['still here'])"
     assert reason(snapshots.answered, "x").startswith("it was not saved: ")
+
+
+def test_what_variables_share_is_shared_again(snapshots):
+    snapshots.save("a = b = [1]\nc = {'a': a}\ndef f(d=a): return d\nclass K: pass\nk = K()")
+    session = snapshots.restored()
+    assert session.result("a is b and c['a'] is a and f() is a and type(k) is K") == "True"
+
+
+def test_a_variable_that_fails_does_not_spoil_what_it_shares(snapshots):
+    answer = snapshots.save("import threading\nshared = [1]\na = [shared, [2], threading.Lock()]\nb = [shared, a[1]]\nshared2 = a[1]\ndel shared")
+    assert reason(answer, "a") == "it holds a lock, which belongs to the threads of this process"
+    session = snapshots.restored()
+    assert session.result("b, b[1] is shared2, 'a' in globals()") == "([[1], [2]], True, False)"
+
+
+def test_names_that_exist_are_replaced_and_others_stay(snapshots):
+    snapshots.save("x = 'saved'")
+    session = snapshots.session()
+    session.execute("x = 'old'; y = 'mine'")
+    assert snapshots.ask(session, "restore") == {"restored": ["x"], "not_restored": []}
+    done = session.execute("x, y")
+    assert (done["result"], done["new"], done["changed"]) == ("('saved', 'mine')", [], [])
+
+
+@pytest.mark.parametrize("damage", ["empty", "head", "record", "contents", "foot", "flipped", "longer", "other", "format"])
+def test_a_damaged_file_is_refused_and_nothing_changes(snapshots, damage):
+    snapshots.save("x = list(range(1000)); y = 2")
+    path = snapshots.file.name
+    data = open(path, "rb").read()
+    damaged = {
+        "empty": b"",
+        "head": data[:10],
+        "record": data[: len(data) // 2],
+        "contents": data[:-60],
+        "foot": data[:-1],
+        "flipped": data[:300] + bytes([data[300] ^ 1]) + data[301:],
+        "longer": data + b"x",
+        "other": b"#!/bin/sh\n" * 100,
+        "format": data[:17] + b"\x09" + data[18:],
+    }[damage]
+    with open(path, "wb") as file:
+        file.write(damaged)
+    session = snapshots.session()
+    session.execute("x = 'mine'")
+    snapshots.begin(session, "restore")
+    refused = session.reply()["refused"]
+    assert "file" in refused and "\n" not in refused
+    assert session.result("x, 'y' in globals()") == "('mine', False)"
+
+
+def test_the_biggest_variables_go_when_there_is_no_room(snapshots):
+    answer = snapshots.save("big = b'x' * 300_000; middle = b'y' * 50_000; alias = middle; small = [1]; huge = [b'z' * 200_000, big]", max_bytes=200_000)
+    assert names(answer["saved"]) == {"middle", "alias", "small"}
+    assert all("it does not fit" in reason(answer, name) for name in ("big", "huge"))
+    assert answer["bytes"] == os.path.getsize(snapshots.file.name) <= 200_000
+    session = snapshots.restored()
+    assert session.result("len(middle), alias is middle, small") == "(50000, True, [1])"
+
+
+def test_no_room_at_all(snapshots):
+    session = snapshots.session()
+    session.execute("x = 1")
+    snapshots.begin(session, "save", max_bytes=10)
+    assert "leaves no room" in session.reply()["refused"]
+
+
+@pytest.mark.parametrize(
+    ("body", "signals"),
+    [
+        ("print('now'); time.sleep(1000)", [signal.SIGINT]),
+        (
+            "while True:\n            try: print('now'); time.sleep(1000)\n            except BaseException: print('again')",
+            [signal.SIGINT, FORCE_SIGNAL],
+        ),
+    ],
+)
+def test_a_variable_that_takes_too_long_to_save(snapshots, body, signals):
+    session = snapshots.session()
+    code = f"import time\nclass C:\n    def __reduce__(self):\n        {body}\nbefore = 1\nx = [before, C()]\nafter = [2]"
+    assert session.execute(code)["outcome"] == "ok"
+    snapshots.begin(session, "save")
+    for number, marker in zip(signals, (b"now", b"again")):
+        session.wait_for_output(marker)
+        session.signal(number)
+    answer = snapshots.answer(session)
+    assert reason(answer, "x") == "it took too long to save and was interrupted"
+    assert {"before", "after", "C"} <= names(answer["saved"])
+    assert all(row["verified"] for row in answer["saved"])
+    session = snapshots.restored()
+    assert session.result("before, after") == "(1, [2])"
+
+
+def test_a_variable_that_would_hang_when_restored(snapshots):
+    code = "import time\nclass C:\n    def __setstate__(self, s): time.sleep(1000)\nx = C(); x.a = 1\nother = [1]"
+    answer = snapshots.save(code, verify_s=4)
+    assert reason(answer, "x") == "restoring it takes too long"
+    assert {row["name"]: row["verified"] for row in answer["saved"]} == {"time": True, "C": True, "other": True}
+
+
+def test_what_could_not_be_verified_is_said(snapshots):
+    answer = snapshots.save("x = [1]", verify_s=0)
+    assert answer["saved"] == [{"name": "x", "type": "list", "bytes": answer["saved"][0]["bytes"], "verified": False, "note": "not verified: it was not done within 0 s"}]
+    assert snapshots.restored().result("x") == "[1]"
+
+
+# Restores well where it was saved, and does this where there is a file of this name.
+LATER = "import os, time\nclass C:\n    def __setstate__(self, s):\n        self.__dict__.update(s)\n        if os.path.exists({path!r}): {action}\n"
+
+
+def test_restoring_can_be_interrupted(snapshots, tmp_path):
+    flag = tmp_path / "flag"
+    code = LATER.format(path=str(flag), action="print('now', flush=True); time.sleep(1000)")
+    snapshots.save(code + "first = [1]\nx = C(); x.a = 1\nlast = [2]")
+    flag.touch()
+    session = snapshots.session()
+    snapshots.begin(session, "restore")
+    session.wait_for_output(b"now")
+    session.signal(signal.SIGINT)
+    answer = snapshots.answer(session)
+    assert answer["restored"] == ["os", "time", "C", "first"]
+    assert reason(answer, "x") == "restoring it took too long and was interrupted"
+    assert reason(answer, "last") == "restoring was interrupted before its turn"
+    assert session.result("first") == "[1]"
+
+
+def test_one_that_cannot_be_restored_any_more_costs_only_what_shares_with_it(snapshots, tmp_path):
+    flag = tmp_path / "flag"
+    code = LATER.format(path=str(flag), action="raise RuntimeError('gone')")
+    snapshots.save(code + "first = [1]\nshared = [2]\nx = [first, C(), shared]; x[1].a = 1; x[1].own = own = [3]\nlast = [shared, {'a': x'}]\nwith_x = [own, x]".replace("x'", "1"))
+    flag.touch()
+    session = snapshots.restored()
+    answer = snapshots.answered
+    assert reason(answer, "x") == "RuntimeError: gone"
+    assert "shares an object with x" in reason(answer, "with_x")
+    assert session.result("first, last, last[0] is shared") == "([1], [[2], {'a': 1}], True)"
+
+
+def test_a_module_that_is_gone_costs_only_what_needs_it(snapshots, tmp_path):
+    (tmp_path / "gone_later.py").write_text("class K:\n    pass\ndef f(): return 1\n")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport gone_later\nkeep = [1]\nk = gone_later.K(); k.keep = keep\nhidden = [2]\n"
+        "x = [k, hidden]\nf = gone_later.f\ndef uses(): return gone_later\ny = [hidden, keep]\nclass Sub(gone_later.K): pass\nz = Sub()\ndel hidden"
+    )
+    answer = snapshots.save(code)
+    assert answer["not_saved"] == []
+    (tmp_path / "gone_later.py").unlink()
+    session = snapshots.restored()
+    answer = snapshots.answered
+    assert names(answer["not_restored"]) == {"gone_later", "k", "x", "f", "Sub", "z"}
+    assert all(row["reason"] == "the module gone_later is not there" for row in answer["not_restored"])
+    assert session.result("y, y[1] is keep, callable(uses)") == "([[2], [1]], True, True)"
+
+
+def test_a_class_that_a_module_does_not_have_any_more(snapshots, tmp_path):
+    module = tmp_path / "changed_later.py"
+    module.write_text("class K: pass\nclass Other: pass\n")
+    prepare = f"import sys; sys.path.insert(0, {str(tmp_path)!r})"
+    snapshots.save(f"{prepare}\nimport changed_later\nk = changed_later.K(); o = changed_later.Other()\ndel changed_later")
+    module.write_text("class Other: pass\nclass More: pass\n")
+    session = snapshots.session()
+    session.execute(f"{prepare}\nsys.dont_write_bytecode = True")
+    answer = snapshots.ask(session, "restore")
+    assert reason(answer, "k") == "changed_later has no K any more"
+    assert session.result("type(o).__name__") == "'Other'"
+
+
+def test_what_the_program_prints_is_output(snapshots):
+    session = snapshots.session()
+    session.execute(
+        "class C:\n    def __getstate__(self): print('saving'); return 1\n    def __setstate__(self, s): print('restoring')\n"
+        "    def __reduce_ex__(self, p): return (C, (), 1)\nx = C()"
+    )
+    snapshots.ask(session, "save")
+    assert session.text() == ""
+    session.execute("def reduce(self, p): print('saving'); return (C, (), 1)\nC.__reduce_ex__ = reduce")
+    snapshots.ask(session, "save")
+    # Not what is printed where it is verified.
+    assert session.text() == "saving\n"
+    session = snapshots.session()
+    snapshots.ask(session, "restore")
+    assert session.text() == "restoring\n"
+
+
+def test_what_a_class_leaves_out_of_its_state_is_noted(snapshots):
+    code = (
+        "import threading\nclass C:\n    def __init__(self): self.lock = threading.Lock(); self.a = 1; self.cache = {}\n"
+        "    def __getstate__(self): return {'a': self.a}\n    def __setstate__(self, s): self.__dict__.update(s); self.lock = threading.Lock()\nx = C()"
+    )
+    answer = snapshots.save(code)
+    (row,) = (row for row in answer["saved"] if row["name"] == "x")
+    assert row["verified"]
+    assert row["note"] == "its class saves less than it holds; different after restoring: cache"
+
+
+def test_tracebacks_show_restored_sources_and_cells_keep_their_own(snapshots):
+    session = snapshots.session()
+    session.execute("1")
+    session.execute("def f():\n    raise ValueError('in the restored cell')")
+    snapshots.ask(session, "save")
+    session = snapshots.restored()
+    session.execute("a = 1")
+    session.execute("def g():\n    pass  # another cell 2\n    f()")
+    error = session.execute("g()")["error"]
+    assert 'File "<cell 2, restored>", line 2, in f\n    raise ValueError' in error["traceback"]
+    assert 'File "<cell 2>", line 3, in g\n    f()' in error["traceback"]
+
+
+def test_a_restored_session_can_be_saved_again(snapshots):
+    code = "import dataclasses, enum\nk = 1\ndef f(): return k\n@dataclasses.dataclass\nclass D:\n    a: int\nclass E(enum.Enum):\n    A = 1\nx = [D(1), E.A, f, f]"
+    session = snapshots.session()
+    session.execute(code)
+    for _ in range(3):
+        answer = snapshots.ask(session, "save")
+        assert answer["not_saved"] == []
+        assert all(row["verified"] for row in answer["saved"])
+        session = snapshots.restored()
+    session.execute("k = 7")
+    assert session.result("x[0], x[1] is E.A, x[2]()") == "(D(a=1), True, 7)"
+    assert "restored" in session.result("f.__code__.co_filename")
+
+
+def test_saving_leaves_no_trace(snapshots):
+    session = snapshots.session()
+    session.execute("import os, random\nrandom.seed(1)\nclass C: pass\nx = C(); fds = sorted(os.listdir('/proc/self/fd'))\nd = dict(C.__dict__)")
+    snapshots.ask(session, "save")
+    assert session.result("sorted(os.listdir('/proc/self/fd')) == fds") == "True"
+    assert session.execute("os.wait()")["error"]["type"] == "ChildProcessError"
+    assert session.execute("1")["new"] == []
+
+
+def test_the_throw_away_child_does_no_harm(snapshots, tmp_path):
+    log = tmp_path / "log"
+    session = snapshots.session()
+    session.execute(
+        f"import builtins, socket, sys\nbuiltins.ours, builtins.theirs = socket.socketpair()\nbuiltins.log = open({str(log)!r}, 'w')\nlog.write('once ')\n"
+        "class C:\n    def __setstate__(self, s):\n        self.a = s['a']; print('child'); sys.stderr.write('child')\n        try: ours.send(b'child')\n        except OSError: pass\nx = C(); x.a = 1"
+    )
+    answer = snapshots.ask(session, "save")
+    assert "x" in names(answer["saved"])
+    assert session.output == []
+    session.execute("ours.send(b'parent'); log.close()")
+    assert session.result("theirs.recv(100)") == "b'parent'"
+    assert log.read_text() == "once "
+
+
+def test_long_lists_are_cut(snapshots):
+    answer = snapshots.save("import threading\nfor i in range(1100): globals()[f'v{i}'] = [i]; globals()[f'g{i}'] = threading.Lock()\ndel i")
+    assert (len(answer["saved"]), len(answer["not_saved"]), answer["more"]) == (1000, 1000, 201)
+    session = snapshots.restored()
+    assert len(snapshots.answered["restored"]) == 1000
+    assert session.result("v1099") == "[1099]"
+
+
+def test_without_a_file_nothing_is_done(snapshots):
+    session = snapshots.session()
+    for op in ("save", "restore"):
+        assert session.ask(op)["refused"] == f"no file was passed for {op}"
+        reading, writing = os.pipe()
+        send(session.control, {"op": "file"}, (writing,))
+        os.close(writing)
+        assert session.ask(op)["refused"] == f"{op} needs a regular file"
+        assert os.read(reading, 1) == b""
+        os.close(reading)
+    assert session.result("1") == "1"
+
+
+def test_a_file_that_cannot_be_written(snapshots):
+    session = snapshots.session()
+    session.execute("x = 1")
+    with open(snapshots.file.name) as file:
+        send(session.control, {"op": "file"}, (file.fileno(),))
+        assert session.ask("save")["refused"].startswith("the file cannot be written: ")
+
+
+def test_another_version_of_python(snapshots):
+    """Functions are compiled again from the source of their cells."""
+    others = [python for python in PYTHONS if python != snapshots.template.python]
+    if not others:
+        pytest.skip("needs two versions of Python")
+    code = (
+        "import functools\nk = 2\ndef f(a, b=3, *, c=4):\n    def inner(): return a + b + c + k\n    return inner\nclosure = f(1)\n"
+        "class C:\n    '''doc'''\n    n = [1]\n    def m(self): return self.n\n    @property\n    def p(self): return super().__hash__() and 5\n"
+        "x = C(); x.a = {'b': [1]}\ndata = [x.a, 1.5]\npair = (lambda: 1), (lambda: 2)\n@functools.lru_cache(None)\ndef g(n): return n * 2\nmade = eval('lambda: 1')"
+    )
+    answer = snapshots.save(code)
+    assert answer["not_saved"] == []
+    snapshots.template = other = Template(others[0])
+    try:
+        session = snapshots.restored()
+        answer = snapshots.answered
+        assert names(answer["not_restored"]) == {"pair", "made"}
+        assert "it is not clear which part of the source" in reason(answer, "pair")
+        assert "its source was not kept" in reason(answer, "made")
+        session.execute("k = 10")
+        check = "(f(1)(), closure(), x.m() is C.n, x.p, data[0] is x.a, g(4), C.__doc__)"
+        assert session.result(check) == "(18, 18, True, 5, True, 8, 'doc')"
+    finally:
+        session.close()
+        snapshots.sessions.remove(session)
+        other.close()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ([1, 2], [1, 2], None),
+        ([1], [True], "other items"),
+        ([1.0], [1], "int instead of float"),
+        ([0.0], [-0.0], "other items"),
+        ([float("nan")], [float("nan")], None),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, "another value"),
+        ({1, "a", (2.5, None)}, {(2.5, None), "a", 1}, None),
+        ({1}, {True}, "other items"),
+        ({(1, (2,))}, {(1, (3,))}, "other items"),
+        ((1, [2]), (1, [3]), "other items (at [1])"),
+        ("a", b"a", "bytes instead of str"),
+        (2, 3, "another value"),
+        (len, len, None),
+        (len, repr, "another object of that name"),
+    ],
+)
+def test_comparing(one, other, expected):
+    reducer = Reducer({})
+    found = Comparison(reducer, reducer, []).difference(one, other)
+    assert found == expected or (expected is not None and found is not None and found.startswith(expected))
+
+
+def test_comparing_tells_one_object_from_two():
+    reducer = Reducer({})
+    item: list[Any] = [1]
+    expected = "a copy where there was one object in two places (at [0])"
+    assert Comparison(reducer, reducer, []).difference([item, item], [[1], [1]]) == expected
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    other: list[Any] = [[]]
+    other[0].append(other)
+    assert Comparison(reducer, reducer, []).difference(cycle, other) is not None
+
+
+RICH = os.environ.get("PYLAIR_TEST_RICH_PYTHON")
+
+
+@pytest.fixture(scope="module")
+def rich() -> Iterator[Template]:
+    assert RICH is not None
+    template = Template(os.path.realpath(RICH))
+    yield template
+    template.close()
+
+
+class RichSnapshots(Snapshots):
+    def session(self) -> Session:
+        session = Session(self.template)
+        prefix = os.path.dirname(os.path.dirname(os.path.abspath(RICH)))
+        assert session.start(executable=RICH, prefix=prefix)["ok"]
+        self.sessions.append(session)
+        return session
+
+
+ARRAYS = """
+import numpy as np, pandas as pd
+plain = np.random.rand(1000, 3); alias = plain; view = plain[::2]; fortran = np.asfortranarray(np.ones((3, 4)))
+objects = np.array([1, None, 'a'], object); records = np.zeros(3, [('a', int), ('b', object)]); nothing = np.zeros((0, 3)); scalar = np.float32(1.5)
+masked = np.ma.masked_array([1, 2], [0, 1]); dates = np.array(['2020', 'NaT'], 'M8[D]'); fixed = np.arange(3); fixed.flags.writeable = False
+generator = np.random.default_rng(3); special = np.array([np.nan, -0.0]); apart = np.arange(24).reshape(4, 6)[::2, ::3].copy('K')
+frame = pd.DataFrame({'a': [1, 2.5], 'b': ['x', None]}, index=pd.date_range('2020', periods=2)); series = frame['a'].copy(); same = frame
+index = pd.MultiIndex.from_product([[1, 2], ['a']]); stamp = pd.Timestamp('2020', tz='UTC'); missing = [pd.NaT, pd.NA]
+category = pd.Categorical(['a', 'b']); nullable = pd.array([1, None], dtype='Int64'); part = frame[frame.a > 1]; grouped = frame.groupby('a')
+"""
+
+
+@pytest.mark.skipif(RICH is None, reason="PYLAIR_TEST_RICH_PYTHON does not name a Python with numpy and pandas")
+def test_arrays_and_frames(rich):
+    snapshots = RichSnapshots(rich)
+    try:
+        answer = snapshots.save(ARRAYS)
+        assert answer["not_saved"] == []
+        assert all(row["verified"] for row in answer["saved"]), answer
+        notes = {row["name"]: row.get("note") for row in answer["saved"]}
+        assert notes["view"] == "it shares memory with plain; after restoring each has a copy of its own"
+        session = snapshots.restored()
+        assert snapshots.answered["not_restored"] == []
+        check = "alias is plain, (view == plain[::2]).all(), same is frame, fixed.flags.writeable, missing[1] is pd.NA, frame.shape, grouped.ngroups"
+        assert session.result(check) == "(True, np.True_, True, False, True, (2, 2), 2)".replace("np.True_", session.result("np.True_"))
+    finally:
+        snapshots.close()
