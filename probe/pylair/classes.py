@@ -7,10 +7,12 @@ because much of what they consist of belongs to the version of Python.
 
 from __future__ import annotations
 
+import linecache
 import sys
 import types
 from typing import Any
 
+from . import unwind
 from .lost import lost_in
 
 _HEAP_TYPE = 1 << 9
@@ -63,6 +65,18 @@ def _is_made_anew(kind: type, name: str, value: Any) -> bool:
     return type(value) in (types.MemberDescriptorType, types.GetSetDescriptorType) and value.__objclass__ is kind
 
 
+def source_file(kind: type) -> str | None:
+    """The cell that the class statement is in."""
+    for value in vars(kind).values():
+        code = getattr(getattr(value, "__func__", value), "__code__", None)
+        if code is not None and code.co_filename.startswith(unwind.CELL_PREFIX):
+            return code.co_filename
+    for name, entry in reversed(list(linecache.cache.items())):
+        if name.startswith(unwind.CELL_PREFIX) and any(line.startswith(f"class {kind.__name__}") for line in entry[2]):  # type: ignore[misc]
+            return name
+    return None
+
+
 def _is_enum(kind: type) -> bool:
     enum = sys.modules.get("enum")
     return enum is not None and isinstance(kind, enum.EnumMeta)
@@ -76,7 +90,9 @@ def _reduce_enum(kind: Any) -> Any:
         own["__new__"] = maker
     first = {name: own.pop(name) for name in ("__new__", "__init__", "_missing_") if name in own}
     state = {"qualname": kind.__qualname__, "module": kind.__module__, "doc": kind.__doc__, "attributes": own}
-    return make_enum, (type(kind), kind.__name__, kind.__bases__, members, first), state, None, None, fill_factory_class
+    # The usual metaclass has another name in older versions.
+    meta = None if type(kind) is sys.modules["enum"].EnumMeta else type(kind)
+    return make_enum, (meta, kind.__name__, kind.__bases__, members, first), state, None, None, fill_factory_class
 
 
 def _is_named_tuple(kind: type) -> bool:
@@ -161,7 +177,12 @@ def fill_class(kind: Any, state: dict[str, Any]) -> None:
     if lost_in(kind) is not None:
         return
     kind.__qualname__ = state["qualname"]
-    for name, value in state["attributes"].items():
+    attributes = state["attributes"]
+    if any(lost_in(value) is not None for value in attributes.values()):
+        from . import replaying
+
+        attributes = replaying.attributes(kind, attributes, state.get("file"))
+    for name, value in attributes.items():
         if name not in _AT_CREATION:
             type.__setattr__(kind, "__annotate__" if name == "__annotate_func__" else name, value)
     for registered in state.get("registered", ()):
@@ -173,6 +194,7 @@ def make_enum(meta: Any, name: str, bases: tuple[Any, ...], members: list[tuple[
     for part in (meta, *bases):
         if lost_in(part) is not None:
             return part
+    meta = meta or sys.modules["enum"].EnumMeta
     body = meta.__prepare__(name, bases)
     for key, value in (*first.items(), *members):
         body[key] = value

@@ -60,7 +60,7 @@ _REASONS = {
     "tempfile.TemporaryDirectory": "a temporary directory, which is deleted with this process",
 }
 _FILES = ("_io.FileIO", "_io.BufferedReader", "_io.BufferedWriter", "_io.BufferedRandom", "_io.TextIOWrapper")
-_SENTINEL_MODULE = "dataclasses"
+_DATACLASSES = "dataclasses"
 
 
 class Unsavable(Exception):
@@ -99,8 +99,9 @@ def _file_name(file: Any) -> str:
 class Reducer:
     """Knows how each object is taken apart. The result has the form of `__reduce__`; `NotImplemented` leaves it to pickle."""
 
-    def __init__(self, namespace: dict[str, Any]) -> None:
+    def __init__(self, namespace: dict[str, Any], with_sources: bool = False) -> None:
         self.namespace = namespace
+        self._with_sources = with_sources
         # The files that stored code came from, for their sources.
         self.files: set[str] = set()
         # The arrays that were met: where their memory is.
@@ -126,7 +127,7 @@ class Reducer:
     def _choose(self, kind: type, value: Any) -> Any:
         """The handler for all values of a type."""
         if issubclass(kind, type):
-            return classes.reduce_class
+            return self._class
         if issubclass(kind, types.ModuleType):
             return self._module
         if _unsavable_type(kind, value) is not None:
@@ -140,8 +141,8 @@ class Reducer:
             return _reduce_type_variable
         if name == "numpy.ndarray":
             return self._array
-        if kind.__module__ == _SENTINEL_MODULE:
-            return _reduce_sentinel
+        if kind.__module__ == _DATACLASSES:
+            return _reduce_of_dataclasses
         return _leave
 
     def _function(self, function: types.FunctionType) -> Any:
@@ -168,6 +169,14 @@ class Reducer:
             state["annotations"] = function.__annotations__
         arguments = (function.__code__, where, function.__name__, function.__closure__)
         return make_function, arguments, state, None, None, fill_function
+
+    def _class(self, kind: type) -> Any:
+        parts = classes.reduce_class(kind)
+        source = classes.source_file(kind) if self._with_sources and parts is not NotImplemented else None
+        if source is not None:
+            self.files.add(source)
+            parts[2]["file"] = source
+        return parts
 
     def _code(self, code: types.CodeType) -> Any:
         self.files.add(code.co_filename)
@@ -236,12 +245,13 @@ def _reduce_type_variable(variable: Any) -> Any:
     return type_variable, (variable.__name__, variable.__constraints__, options, variable.__module__)
 
 
-def _reduce_sentinel(value: Any) -> Any:
-    """The marks that `dataclasses` compares by identity."""
-    for name, found in vars(sys.modules[_SENTINEL_MODULE]).items():
+def _reduce_of_dataclasses(value: Any) -> Any:
+    """The marks that `dataclasses` compares by identity, and its notes in classes, which have other slots in other versions."""
+    for name, found in vars(sys.modules[_DATACLASSES]).items():
         if found is value:
-            return sentinel, (_SENTINEL_MODULE, name)
-    return NotImplemented
+            return sentinel, (_DATACLASSES, name)
+    slots = {name: getattr(value, name) for name in getattr(type(value), "__slots__", ()) if hasattr(value, name)}
+    return (make_empty, (type(value),), slots, None, None, fill_slots) if slots else NotImplemented
 
 
 class Pickler(pickle.Pickler):
@@ -513,6 +523,19 @@ def type_variable(name: str, constraints: tuple[Any, ...], options: dict[str, An
     made: Any = typing.TypeVar(name, *constraints, **options)  # type: ignore[misc]
     made.__module__ = module
     return made
+
+
+def make_empty(kind: type) -> Any:
+    return object.__new__(kind)
+
+
+def fill_slots(value: Any, slots: dict[str, Any]) -> None:
+    for name, item in slots.items():
+        try:
+            setattr(value, name, item)
+        except AttributeError:
+            # One that this version does not have.
+            continue
 
 
 def sentinel(module: str, name: str) -> Any:

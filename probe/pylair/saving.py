@@ -120,7 +120,7 @@ class _Recorder:
     def __init__(self, fd: int, namespace: dict[str, Any], limit: int | None) -> None:
         self._writer = Writer(fd, limit)
         self._writer.write(pickling.PREAMBLE)
-        self._reducer = pickling.Reducer(namespace)
+        self._reducer = pickling.Reducer(namespace, with_sources=True)
         self._pickler = pickling.Pickler(self._writer, self._reducer)
         self._next_index = len(pickling.known(namespace))
         self._variables: list[Variable] = []

@@ -28,13 +28,22 @@ KINDS: dict[str, tuple[str, str]] = {
         "collections.defaultdict(list, a=[1])]",
         "x[1].maxlen == 3 and x[2]['a'] == 2 and x[3]['new'] == []",
     ),
-    "dates": ("import datetime; x = datetime.datetime(2024, 1, 2, tzinfo=datetime.timezone.utc)", "x.isoformat() == '2024-01-02T00:00:00+00:00'"),
-    "decimal": ("import decimal, fractions; x = [decimal.Decimal('1.10'), fractions.Fraction(1, 3)]", "str(x[0]) == '1.10' and x[1] * 3 == 1"),
+    "dates": (
+        "import datetime; x = datetime.datetime(2024, 1, 2, tzinfo=datetime.timezone.utc)",
+        "x.isoformat() == '2024-01-02T00:00:00+00:00'",
+    ),
+    "decimal": (
+        "import decimal, fractions; x = [decimal.Decimal('1.10'), fractions.Fraction(1, 3)]",
+        "str(x[0]) == '1.10' and x[1] * 3 == 1",
+    ),
     "path": ("import pathlib, uuid; x = pathlib.Path('/a/b'), uuid.UUID(int=5)", "x[0].name == 'b' and x[1].int == 5"),
     "pattern": ("import re; x = re.compile('a+', re.I)", "x.match('AA').group() == 'AA'"),
     "module": ("import json as x", "x.loads('[1]') == [1]"),
     "library function": ("from json import loads as x", "x('[1]') == [1]"),
-    "builtin method": ("import math; x = [math.sqrt, 'a-b'.split, str.upper]", "x[0](4) == 2 and x[1]('-') == ['a', 'b'] and x[2]('a') == 'A'"),
+    "builtin method": (
+        "import math; x = [math.sqrt, 'a-b'.split, str.upper]",
+        "x[0](4) == 2 and x[1]('-') == ['a', 'b'] and x[2]('a') == 'A'",
+    ),
     "function": ("k = 2\ndef x(a, b=3, *, c: int = 4) -> int:\n    'doc'\n    return a + b + c + k", "x(1) == 10 and x.__doc__ == 'doc'"),
     "function sees the session": ("k = 1\ndef x(): return k", "exec('k = 5') or x() == 5"),
     "recursive function": ("def x(n): return 1 if n < 2 else n * x(n - 1)", "x(5) == 120"),
@@ -58,8 +67,14 @@ KINDS: dict[str, tuple[str, str]] = {
     "class": ("class x:\n    n = 1\n    def f(self): return self.n", "x().f() == 1 and x.__module__ == '__main__'"),
     "patched class": ("class x:\n    def f(self): return 1\nx.f = lambda self: 2\nx.extra = [3]", "x().f() == 2 and x.extra == [3]"),
     "instance": ("class C:\n    def __init__(self): self.a = 1\nx = C(); x.me = x", "x.a == 1 and x.me is x and type(x) is C"),
-    "instance of a class since redefined": ("class C:\n    def f(self): return 1\nx = C()\nclass C:\n    pass", "x.f() == 1 and type(x) is not C"),
-    "slots": ("class C:\n    __slots__ = ('a', '__b')\n    def __init__(self): self.a, self.__b = 1, 2\nx = C()", "(x.a, x._C__b) == (1, 2)"),
+    "instance of a class since redefined": (
+        "class C:\n    def f(self): return 1\nx = C()\nclass C:\n    pass",
+        "x.f() == 1 and type(x) is not C",
+    ),
+    "slots": (
+        "class C:\n    __slots__ = ('a', '__b')\n    def __init__(self): self.a, self.__b = 1, 2\nx = C()",
+        "(x.a, x._C__b) == (1, 2)",
+    ),
     "inheritance": (
         "class A:\n    def __init__(self): self.v = 1\n    def f(self): return 'A'\n"
         "class B(A, dict):\n    def __init__(self): super().__init__()\n    def f(self): return 'B' + super().f()\nx = B(); x['k'] = 1",
@@ -91,7 +106,10 @@ KINDS: dict[str, tuple[str, str]] = {
         "import enum\nclass E(enum.Enum):\n    A = 1\n    B = 'b'\n    ALIAS = 1\n    def f(self): return self.name + '!'\nx = {E.A: E.B}",
         "x == {E.A: E.B} and E.ALIAS is E.A and E('b') is E.B and E.B.f() == 'B!'",
     ),
-    "flag": ("import enum\nclass E(enum.IntFlag):\n    A = enum.auto()\n    B = enum.auto()\nx = E.A | E.B", "x == 3 and E.A in x and type(x) is E"),
+    "flag": (
+        "import enum\nclass E(enum.IntFlag):\n    A = enum.auto()\n    B = enum.auto()\nx = E.A | E.B",
+        "x == 3 and E.A in x and type(x) is E",
+    ),
     "dataclass": (
         "import dataclasses, typing\n@dataclasses.dataclass(order=True)\nclass D:\n    a: int\n    b: typing.List[int] = dataclasses.field(default_factory=list)\nx = D(1)",
         "x == D(1) and x < D(2) and D(1).b is not D(1).b and dataclasses.replace(x, a=3).a == 3 and len(dataclasses.fields(D)) == 2",
@@ -100,12 +118,18 @@ KINDS: dict[str, tuple[str, str]] = {
         "import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass D:\n    a: int = 5\nx = {D(): 1}",
         "x[D(5)] == 1",
     ),
-    "namedtuple": ("import collections\nP = collections.namedtuple('P', 'a b', defaults=[9])\nx = P(1)", "x == (1, 9) and x.b == 9 and P(3)._replace(a=4) == (4, 9)"),
+    "namedtuple": (
+        "import collections\nP = collections.namedtuple('P', 'a b', defaults=[9])\nx = P(1)",
+        "x == (1, 9) and x.b == 9 and P(3)._replace(a=4) == (4, 9)",
+    ),
     "NamedTuple": (
         "import typing\nclass P(typing.NamedTuple):\n    a: int\n    b: str = 'z'\n    def f(self): return self.a + 1\nx = P(1)",
         "x == (1, 'z') and x.f() == 2 and P._field_defaults == {'b': 'z'} and P.__annotations__['a'] is int",
     ),
-    "bound method": ("class C:\n    def __init__(self): self.n = 3\n    def f(self): return self.n\nx = C().f", "x() == 3 and x.__self__.n == 3"),
+    "bound method": (
+        "class C:\n    def __init__(self): self.n = 3\n    def f(self): return self.n\nx = C().f",
+        "x() == 3 and x.__self__.n == 3",
+    ),
     "own exception": ("class E(Exception):\n    pass\nx = E('a', 1)", "x.args == ('a', 1) and type(x) is E"),
     "own state": (
         "class C:\n    def __getstate__(self): return 7\n    def __setstate__(self, s): self.s = s\nx = C(); x.s = 7",
@@ -129,7 +153,10 @@ REPORTED = {
     "socket": ("import socket; x = socket.socket()", "it is a network connection"),
     "sqlite": ("import sqlite3; x = sqlite3.connect(':memory:')", "it is a database connection"),
     "file": ("x = open('/etc/hostname')", "it is an open file (/etc/hostname)"),
-    "task": ("import asyncio\nasync def f(): await asyncio.sleep(1000)\nx = asyncio.ensure_future(f()); await asyncio.sleep(0)", "it is a task"),
+    "task": (
+        "import asyncio\nasync def f(): await asyncio.sleep(1000)\nx = asyncio.ensure_future(f()); await asyncio.sleep(0)",
+        "it is a task",
+    ),
     "process": ("import subprocess; x = subprocess.Popen(['true']); x.wait()", "it is a child process"),
     "weak reference": ("import weakref\nclass C: pass\nc = C(); x = weakref.ref(c)", "it is a weak reference"),
     "traceback": ("try: 1 / 0\nexcept ZeroDivisionError as e: x = e.__traceback__", "it is a traceback"),
@@ -138,12 +165,18 @@ REPORTED = {
     "raises": ("class C:\n    def __reduce__(self): raise ValueError('no way')\nx = C()", "ValueError: no way"),
     "exits": ("class C:\n    def __reduce__(self): raise SystemExit(3)\nx = C()", "SystemExit: 3"),
     "something else": ("class C:\n    def __reduce__(self): return (int, ('5',))\nx = C()", "restored as something else: int instead of C"),
-    "cannot be restored": ("class C:\n    def __setstate__(self, s): raise KeyError('k')\nx = C(); x.a = 1", "it cannot be restored: KeyError"),
+    "cannot be restored": (
+        "class C:\n    def __setstate__(self, s): raise KeyError('k')\nx = C(); x.a = 1",
+        "it cannot be restored: KeyError",
+    ),
     "crashes when restored": (
         "import ctypes\nclass C:\n    def __setstate__(self, s): ctypes.string_at(0)\nx = C(); x.a = 1",
         "restoring it crashes Python (signal 11)",
     ),
-    "exits when restored": ("import os\nclass C:\n    def __setstate__(self, s): os._exit(4)\nx = C(); x.a = 1", "restoring it ends Python"),
+    "exits when restored": (
+        "import os\nclass C:\n    def __setstate__(self, s): os._exit(4)\nx = C(); x.a = 1",
+        "restoring it ends Python",
+    ),
     "deep": ("x = []\nfor _ in range(100_000): x = [x]", "it is nested too deep"),
     "dict iterator": ("x = iter({1: 2})", "restored as something else: list_iterator instead of dict_keyiterator"),
 }
@@ -246,7 +279,9 @@ def test_what_variables_share_is_shared_again(snapshots):
 
 
 def test_a_variable_that_fails_does_not_spoil_what_it_shares(snapshots):
-    answer = snapshots.save("import threading\nshared = [1]\na = [shared, [2], threading.Lock()]\nb = [shared, a[1]]\nshared2 = a[1]\ndel shared")
+    answer = snapshots.save(
+        "import threading\nshared = [1]\na = [shared, [2], threading.Lock()]\nb = [shared, a[1]]\nshared2 = a[1]\ndel shared"
+    )
     assert reason(answer, "a") == "it holds a lock, which belongs to the threads of this process"
     session = snapshots.restored()
     assert session.result("b, b[1] is shared2, 'a' in globals()") == "([[1], [2]], True, False)"
@@ -288,7 +323,9 @@ def test_a_damaged_file_is_refused_and_nothing_changes(snapshots, damage):
 
 
 def test_the_biggest_variables_go_when_there_is_no_room(snapshots):
-    answer = snapshots.save("big = b'x' * 300_000; middle = b'y' * 50_000; alias = middle; small = [1]; huge = [b'z' * 200_000, big]", max_bytes=200_000)
+    answer = snapshots.save(
+        "big = b'x' * 300_000; middle = b'y' * 50_000; alias = middle; small = [1]; huge = [b'z' * 200_000, big]", max_bytes=200_000
+    )
     assert names(answer["saved"]) == {"middle", "alias", "small"}
     assert all("it does not fit" in reason(answer, name) for name in ("big", "huge"))
     assert answer["bytes"] == os.path.getsize(snapshots.file.name) <= 200_000
@@ -338,7 +375,15 @@ def test_a_variable_that_would_hang_when_restored(snapshots):
 
 def test_what_could_not_be_verified_is_said(snapshots):
     answer = snapshots.save("x = [1]", verify_s=0)
-    assert answer["saved"] == [{"name": "x", "type": "list", "bytes": answer["saved"][0]["bytes"], "verified": False, "note": "not verified: it was not done within 0 s"}]
+    assert answer["saved"] == [
+        {
+            "name": "x",
+            "type": "list",
+            "bytes": answer["saved"][0]["bytes"],
+            "verified": False,
+            "note": "not verified: it was not done within 0 s",
+        }
+    ]
     assert snapshots.restored().result("x") == "[1]"
 
 
@@ -365,7 +410,12 @@ def test_restoring_can_be_interrupted(snapshots, tmp_path):
 def test_one_that_cannot_be_restored_any_more_costs_only_what_shares_with_it(snapshots, tmp_path):
     flag = tmp_path / "flag"
     code = LATER.format(path=str(flag), action="raise RuntimeError('gone')")
-    snapshots.save(code + "first = [1]\nshared = [2]\nx = [first, C(), shared]; x[1].a = 1; x[1].own = own = [3]\nlast = [shared, {'a': x'}]\nwith_x = [own, x]".replace("x'", "1"))
+    snapshots.save(
+        code
+        + "first = [1]\nshared = [2]\nx = [first, C(), shared]; x[1].a = 1; x[1].own = own = [3]\nlast = [shared, {'a': x'}]\nwith_x = [own, x]".replace(
+            "x'", "1"
+        )
+    )
     flag.touch()
     session = snapshots.restored()
     answer = snapshots.answered
@@ -460,7 +510,9 @@ def test_a_restored_session_can_be_saved_again(snapshots):
 
 def test_saving_leaves_no_trace(snapshots):
     session = snapshots.session()
-    session.execute("import os, random\nrandom.seed(1)\nclass C: pass\nx = C(); fds = sorted(os.listdir('/proc/self/fd'))\nd = dict(C.__dict__)")
+    session.execute(
+        "import os, random\nrandom.seed(1)\nclass C: pass\nx = C(); fds = sorted(os.listdir('/proc/self/fd'))\nd = dict(C.__dict__)"
+    )
     snapshots.ask(session, "save")
     assert session.result("sorted(os.listdir('/proc/self/fd')) == fds") == "True"
     assert session.execute("os.wait()")["error"]["type"] == "ChildProcessError"
@@ -483,7 +535,9 @@ def test_the_throw_away_child_does_no_harm(snapshots, tmp_path):
 
 
 def test_long_lists_are_cut(snapshots):
-    answer = snapshots.save("import threading\nfor i in range(1100): globals()[f'v{i}'] = [i]; globals()[f'g{i}'] = threading.Lock()\ndel i")
+    answer = snapshots.save(
+        "import threading\nfor i in range(1100): globals()[f'v{i}'] = [i]; globals()[f'g{i}'] = threading.Lock()\ndel i"
+    )
     assert (len(answer["saved"]), len(answer["not_saved"]), answer["more"]) == (1000, 1000, 201)
     session = snapshots.restored()
     assert len(snapshots.answered["restored"]) == 1000
@@ -519,7 +573,10 @@ def test_another_version_of_python(snapshots):
     code = (
         "import functools\nk = 2\ndef f(a, b=3, *, c=4):\n    def inner(): return a + b + c + k\n    return inner\nclosure = f(1)\n"
         "class C:\n    '''doc'''\n    n = [1]\n    def m(self): return self.n\n    @property\n    def p(self): return super().__hash__() and 5\n"
-        "x = C(); x.a = {'b': [1]}\ndata = [x.a, 1.5]\npair = (lambda: 1), (lambda: 2)\n@functools.lru_cache(None)\ndef g(n): return n * 2\nmade = eval('lambda: 1')"
+        "x = C(); x.a = {'b': [1]}\ndata = [x.a, 1.5]\npair = (lambda: 1), (lambda: 2)\n@functools.lru_cache(None)\ndef g(n): return n * 2\nmade = eval('lambda: 1')\n"
+        "import dataclasses\n@dataclasses.dataclass\nclass D:\n    a: int\n    b: list = dataclasses.field(default_factory=list)\n"
+        "    seen = []\n    def double(self): return self.a * 2 + (super().__init__ is None)\nd = D(4); D.seen.append(1)\n"
+        "import enum, typing\nclass E(enum.Enum):\n    A = 1\nclass P(typing.NamedTuple):\n    a: int\ne = [E.A, P(1)]"
     )
     answer = snapshots.save(code)
     assert answer["not_saved"] == []
@@ -533,6 +590,8 @@ def test_another_version_of_python(snapshots):
         session.execute("k = 10")
         check = "(f(1)(), closure(), x.m() is C.n, x.p, data[0] is x.a, g(4), C.__doc__)"
         assert session.result(check) == "(18, 18, True, 5, True, 8, 'doc')"
+        check = "(d, d == D(4), d.double(), type(d) is D, D.seen, len(dataclasses.fields(D)), e[0] is E.A, e[1])"
+        assert session.result(check) == "(D(a=4, b=[]), True, 8, True, [1], 2, True, P(a=1))"
     finally:
         session.close()
         snapshots.sessions.remove(session)

@@ -35,6 +35,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("peek", include_str!("../../probe/pylair/peek.py")),
     ("pickling", include_str!("../../probe/pylair/pickling.py")),
     ("preview", include_str!("../../probe/pylair/preview.py")),
+    ("replaying", include_str!("../../probe/pylair/replaying.py")),
     ("restoring", include_str!("../../probe/pylair/restoring.py")),
     ("saving", include_str!("../../probe/pylair/saving.py")),
     ("signature", include_str!("../../probe/pylair/signature.py")),
