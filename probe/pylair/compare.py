@@ -75,7 +75,7 @@ class Comparison:
                 waiting.append((key, other_key, path + " key"))
                 waiting.append((value, other_value, f"{path}[{_label(key)}]"))
             return None
-        if isinstance(one, (set, frozenset)):
+        if issubclass(kind, (set, frozenset)):
             waiting.append((getattr(one, "__dict__", None), getattr(other, "__dict__", None), path))
             return self._unordered(one, other, path)
         if kind is bytearray or kind is types.CodeType:

@@ -39,5 +39,6 @@ def lost(reason: str) -> type[Lost]:
 
 def lost_in(value: Any) -> str | None:
     """The reason, if this very value is lost."""
-    kind = value if isinstance(value, type) else type(value)
+    # Not `isinstance`, which may run code of the value's.
+    kind = value if issubclass(type(value), type) else type(value)
     return kind.reason if kind is not Lost and Lost in kind.__mro__[1:2] else None  # type: ignore[attr-defined]

@@ -425,11 +425,12 @@ def find_lost(value: Any, namespace: dict[str, Any]) -> str | None:
         found = lost_in(value)
         if found is not None:
             return found
-        if isinstance(value, types.ModuleType) or (isinstance(value, (type, types.FunctionType)) and classes.importable(value)):
+        kind = type(value)
+        if issubclass(kind, types.ModuleType) or (issubclass(kind, (type, types.FunctionType)) and classes.importable(value)):
             continue
         waiting.extend(gc.get_referents(value))
         # NumPy does not show the collector what its arrays hold.
-        if getattr(getattr(value, "dtype", None), "hasobject", False) and type(value).__module__ == "numpy":
+        if kind.__module__ == "numpy" and kind.__name__ == "ndarray" and value.dtype.hasobject:
             waiting.extend(value.ravel().tolist())
     return None
 

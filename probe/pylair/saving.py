@@ -16,6 +16,11 @@ from .snapshot_file import FOOT_BYTES, Contents, TooBig, Variable, WriteFailed, 
 
 MAX_NAMES_KEPT = 1000
 _ROOM_PER_VARIABLE = 400
+# What every module has, and what compiling annotations leaves behind.
+_MODULES_OWN = frozenset(
+    ("__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtins__", "__file__", "__cached__")
+    + ("__annotations__", "__annotate__", "__conditional_annotations__")
+)
 _TOO_LONG = "it took too long to save and was interrupted"
 
 
@@ -28,12 +33,8 @@ class Written(NamedTuple):
 
 def variables(namespace: dict[str, Any]) -> list[tuple[str, Any]]:
     """What there is to save, in the order in which it can be restored: what others need first."""
-    found = [(name, value) for name, value in namespace.items() if isinstance(name, str) and not _is_pythons(name)]
+    found = [(name, value) for name, value in list(namespace.items()) if isinstance(name, str) and name not in _MODULES_OWN]
     return sorted(found, key=lambda item: _rank(item[1]))
-
-
-def _is_pythons(name: str) -> bool:
-    return name.startswith("__") and name.endswith("__")
 
 
 def _rank(value: Any) -> int:
@@ -55,10 +56,9 @@ def write(fd: int, namespace: dict[str, Any], chosen: Any, not_saved: dict[str, 
 
 
 def _write(fd: int, namespace: dict[str, Any], chosen: Any, not_saved: dict[str, str], limit: int | None, drop: bool) -> Written:
-    if limit is not None:
-        limit = max(0, limit - FOOT_BYTES - _ROOM_PER_VARIABLE * (1 + min(len(chosen), MAX_NAMES_KEPT)))
+    for_records = None if limit is None else max(0, limit - FOOT_BYTES - _ROOM_PER_VARIABLE * (1 + min(len(chosen), MAX_NAMES_KEPT)))
     try:
-        recorder = _Recorder(fd, namespace, limit)
+        recorder = _Recorder(fd, namespace, for_records)
     except TooBig:
         raise WriteFailed("the limit on the file's size leaves no room for anything") from None
     for name, value in chosen:
@@ -77,7 +77,7 @@ def _write(fd: int, namespace: dict[str, Any], chosen: Any, not_saved: dict[str,
             not_saved[name] = f"it does not fit: the file may have {limit} bytes"
         elif error is not None:
             not_saved[name] = reason(error, value)
-    return recorder.finish(not_saved)
+    return recorder.finish(not_saved, limit)
 
 
 def _sizes(namespace: dict[str, Any], chosen: Any, not_saved: dict[str, str]) -> dict[str, int]:
@@ -163,11 +163,11 @@ class _Recorder:
         memo = {key: entry for key, entry in self._pickler.memo.copy().items() if entry[0] < self._next_index}
         self._pickler = pickling.Pickler(self._writer, self._reducer, memo)
 
-    def finish(self, not_saved: dict[str, str]) -> Written:
+    def finish(self, not_saved: dict[str, str], limit: int | None) -> Written:
         kept = [{"name": name, "reason": why} for name, why in list(not_saved.items())[:MAX_NAMES_KEPT]]
         python = ".".join(map(str, sys.version_info[:3]))
         contents = Contents(python, pickling.MAGIC, self._variables, kept, self._sources())
-        self._writer.finish(contents)
+        self._writer.finish(contents, limit)
         return Written(contents, self._writer.size, _shared_memory(self._arrays, self._own))
 
     def _sources(self) -> dict[str, str]:

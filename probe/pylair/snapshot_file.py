@@ -111,9 +111,15 @@ class Writer:
             raise WriteFailed(f"the file cannot be written: {error.strerror}") from None
         self.size, self._crc = mark
 
-    def finish(self, contents: Contents) -> None:
-        text = json.dumps(contents._asdict()).encode("ascii")
+    def finish(self, contents: Contents, limit: int | None) -> None:
+        """Writes the end. Sources are left out where there is no room for them."""
         offset = self.size
+        for each in (contents, contents._replace(sources={}), contents._replace(sources={}, not_saved=[])):
+            text = json.dumps(each._asdict()).encode("ascii")
+            if limit is None or offset + len(text) + _FOOT.size <= limit:
+                break
+        else:
+            raise WriteFailed("the limit on the file's size leaves no room for the names of the variables")
         self._limit = None
         self.write(text)
         self.write(_FOOT.pack(offset, self._crc, _END))

@@ -10,6 +10,7 @@ import builtins
 import gc
 import json
 import os
+import resource
 import select
 import signal
 import sys
@@ -130,6 +131,7 @@ def _live_and_die(fd: int, cells: Any, ours: set[int], writing: int, seconds: fl
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         # If the worker is gone, nobody else ends it.
         signal.setitimer(signal.ITIMER_REAL, seconds + 1)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.setpgid(0, 0)
         children.frozen.clear()
         null = os.open(os.devnull, os.O_RDWR)
