@@ -37,6 +37,19 @@ class Comparison:
         # Ids mean nothing once their objects are gone, and taking an object apart makes new ones.
         self._alive: list[Any] = []
         self.notes: list[str] = []
+        # Sets whose items have to be matched. That waits until all else is known, since twins can only be told apart by where else
+        # they are.
+        self._sets: list[tuple[Any, Any, str]] | None = []
+
+    def take_sets(self) -> list[tuple[Any, Any, str]]:
+        """The sets that were put off since the last time."""
+        taken, self._sets = self._sets or [], []
+        return taken
+
+    def difference_of_sets(self, sets: list[tuple[Any, Any, str]]) -> Difference | None:
+        """Compares what was put off. From here on nothing is."""
+        self._sets = None
+        return next((found for found in (self._matched(*each) for each in sets) if found is not None), None)
 
     def difference(self, original: Any, restored: Any) -> Difference | None:
         """What is different, in words; None if nothing is."""
@@ -99,16 +112,24 @@ class Comparison:
         for part, other_part, label in zip(parts, other_parts, ("", " arguments", "", "", "", "")):
             waiting.append((part, other_part, path + label))
         self._note_left_out(one, other, path)
+        if issubclass(type(one), BaseException) and (one.__traceback__ or one.__cause__ or one.__context__):
+            self.notes.append("an exception is saved without its traceback and the exceptions behind it")
         return None
 
     def _unordered(self, one: Any, other: Any, path: str) -> Difference | None:
         if len(one) != len(other):
             return _at(path, f"{len(other)} items instead of {len(one)}")
-        items, others = list(set.__iter__(one) if isinstance(one, set) else frozenset.__iter__(one)), list(other)
         try:
-            return None if set(map(_key, items)) == set(map(_key, others)) else _at(path, "other items")
+            return None if set(map(_key, _items(one))) == set(map(_key, _items(other))) else _at(path, "other items")
         except TypeError:
             pass
+        if self._sets is not None:
+            self._sets.append((one, other, path))
+            return None
+        return self._matched(one, other, path)
+
+    def _matched(self, one: Any, other: Any, path: str) -> Difference | None:
+        items, others = _items(one), _items(other)
         if len(items) > _MAX_UNORDERED:
             kinds = sorted(_name(type(item)) for item in items)
             return None if kinds == sorted(_name(type(item)) for item in others) else _at(path, "other items")
@@ -128,6 +149,7 @@ class Comparison:
     def _attempt(self) -> Comparison:
         attempt = Comparison(self._reducer, self._other_reducer, [])
         attempt._partners, attempt._seen, attempt._alive = dict(self._partners), set(self._seen), self._alive
+        attempt._sets = None
         return attempt
 
     def _accept(self, attempt: Comparison) -> None:
@@ -145,6 +167,10 @@ class Comparison:
         if names:
             listed = ", ".join(str(name) for name in names[:5])
             self.notes.append(f"{path + ': ' if path else ''}its class saves less than it holds; different after restoring: {listed}")
+
+
+def _items(value: Any) -> list[Any]:
+    return list(set.__iter__(value) if issubclass(type(value), set) else frozenset.__iter__(value))
 
 
 def _reduce(value: Any, reducer: Any) -> Any:

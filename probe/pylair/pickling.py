@@ -60,6 +60,8 @@ _REASONS = {
     "tempfile.TemporaryDirectory": "a temporary directory, which is deleted with this process",
 }
 _FILES = ("_io.FileIO", "_io.BufferedReader", "_io.BufferedWriter", "_io.BufferedRandom", "_io.TextIOWrapper")
+# Pickle knows these.
+_PICKLES_OWN = (type(None), type(...), type(NotImplemented))
 _DATACLASSES = "dataclasses"
 
 
@@ -172,6 +174,9 @@ class Reducer:
 
     def _class(self, kind: type) -> Any:
         parts = classes.reduce_class(kind)
+        if parts is NotImplemented and kind.__module__ == "builtins" and not hasattr(builtins, kind.__name__) and kind not in _PICKLES_OWN:
+            # Types such as `function` have no name of their own, but one in `types`.
+            return next(((sentinel, ("types", name)) for name, found in vars(types).items() if found is kind), NotImplemented)
         source = classes.source_file(kind) if self._with_sources and parts is not NotImplemented else None
         if source is not None:
             self.files.add(source)

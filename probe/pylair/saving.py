@@ -17,10 +17,8 @@ from .snapshot_file import FOOT_BYTES, Contents, TooBig, Variable, WriteFailed, 
 MAX_NAMES_KEPT = 1000
 _ROOM_PER_VARIABLE = 400
 # What every module has, and what compiling annotations leaves behind.
-_MODULES_OWN = frozenset(
-    ("__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtins__", "__file__", "__cached__")
-    + ("__annotations__", "__annotate__", "__conditional_annotations__")
-)
+_MODULES_OWN = frozenset({"__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtins__", "__file__", "__cached__"})
+_MODULES_OWN |= {"__annotations__", "__annotate__", "__conditional_annotations__"}
 _TOO_LONG = "it took too long to save and was interrupted"
 
 

@@ -175,16 +175,26 @@ def _judge(fd: int, cells: Any, writing: int) -> None:
         made.append((variable.name, value))
     known = list(zip(pickling.known(namespace), pickling.known(vars(main))))
     comparison = Comparison(pickling.Reducer(namespace), pickling.Reducer(vars(main)), [*known, (original_main, main)])
+    compared = []
     for name, value in made:
         say(at=name)
+        difference = _attempt(comparison.difference, namespace[name], value)
+        compared.append((name, difference, comparison.take_sets(), list(comparison.notes)))
         comparison.notes.clear()
-        try:
-            difference = comparison.difference(namespace[name], value)
-        except BaseException as error:
-            difference = f"it cannot be compared: {users_code.reason(error)}"
+    for name, difference, sets, notes in compared:
+        say(at=name)
+        if difference is None:
+            difference = _attempt(comparison.difference_of_sets, sets)
         if difference is not None:
             say(failed=name, reason=users_code.cut(f"restored as something else: {difference}"))
-        elif comparison.notes:
-            say(verified=name, note=users_code.cut(comparison.notes[0]))
+        elif notes:
+            say(verified=name, note=users_code.cut(notes[0]))
         else:
             say(verified=name)
+
+
+def _attempt(compare: Any, *arguments: Any) -> str | None:
+    try:
+        return compare(*arguments)
+    except BaseException as error:
+        return f"it cannot be compared: {users_code.reason(error)}"

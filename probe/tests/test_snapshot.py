@@ -145,6 +145,8 @@ KINDS: dict[str, tuple[str, str]] = {
     "string buffer": ("import io; x = io.StringIO('abc'); x.read(1)", "x.read() == 'bc'"),
     "the namespace": ("x = globals()", "x is globals()"),
     "code": ("x = compile('1 + 1', 'f', 'eval')", "eval(x) == 2"),
+    "twins in a set": ("class C: pass\nx = {C(), C()}; inside = list(x)", "x == set(inside)"),
+    "types": ("import types; x = [type(None), types.FunctionType, type(...)]", "x == [type(None), types.FunctionType, type(...)]"),
     "liar": ("class C:\n    def __eq__(self, other): raise ValueError\n    __hash__ = None\nx = [C()]", "type(x[0]) is C"),
 }
 
@@ -501,6 +503,13 @@ def test_what_a_class_leaves_out_of_its_state_is_noted(snapshots):
     (row,) = (row for row in answer["saved"] if row["name"] == "x")
     assert row["verified"]
     assert row["note"] == "its class saves less than it holds; different after restoring: cache"
+
+
+def test_what_an_exception_loses_is_noted(snapshots):
+    answer = snapshots.save("try: 1 / 0\nexcept ZeroDivisionError as error: x = error")
+    assert [(row["verified"], row["note"]) for row in answer["saved"]] == [
+        (True, "an exception is saved without its traceback and the exceptions behind it")
+    ]
 
 
 def test_tracebacks_show_restored_sources_and_cells_keep_their_own(snapshots):
