@@ -602,6 +602,15 @@ def test_a_file_that_cannot_be_written(snapshots):
         assert session.ask("save")["refused"].startswith("the file cannot be written: ")
 
 
+def test_a_file_that_is_open_for_writing_only(snapshots):
+    session = snapshots.session()
+    session.execute("x = 1")
+    with open(snapshots.file.name, "wb") as file:
+        send(session.control, {"op": "file"}, (file.fileno(),))
+        session.ask("save", verify_s=20.0, max_bytes=2_000_000_000)
+    assert [row["verified"] for row in json.loads(session.blob)["saved"]] == [True]
+
+
 def test_another_version_of_python(snapshots):
     """Functions are compiled again from the source of their cells."""
     others = [python for python in PYTHONS if python != snapshots.template.python]
