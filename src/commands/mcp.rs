@@ -90,7 +90,7 @@ fn bridge(flags: Flags, surroundings: &Surroundings) -> Result<Exit, Failure> {
         hello.resumed = Some(Resumed {
             initialize: found.initialize,
             mid_line: found.partial.is_some(),
-            note: format!("{what} and a new one was started: all sessions and their variables are gone"),
+            note: format!("{what} and a new one was started: {}", what_is_lost(kind)),
         });
     }
 }
@@ -146,6 +146,14 @@ fn wait(control: &OwnedFd) -> Result<Option<Answer>, Failure> {
     }
 }
 
+/// A daemon that leaves saves what is idle; one that dies cannot.
+fn what_is_lost(kind: &str) -> &'static str {
+    match kind {
+        "daemon_died" => "all sessions and their variables are gone",
+        _ => "sessions that were idle come back when they are used, with the variables that could be saved",
+    }
+}
+
 /// Tells the client that its unanswered requests will stay so.
 fn answer_pending(output: BorrowedFd, found: &slate::Found, what: &str, kind: &str) -> Result<(), Failure> {
     use std::fmt::Write;
@@ -158,7 +166,7 @@ fn answer_pending(output: BorrowedFd, found: &slate::Found, what: &str, kind: &s
     for id in found.unanswered.iter().chain(&partial) {
         let error = serde_json::json!({
             "code": -32603,
-            "message": format!("{what} while this was running; its sessions and their variables are gone"),
+            "message": format!("{what} while this was running: {}", what_is_lost(kind)),
             "data": {"kind": kind, "hint": "call again: a new daemon is started"},
         });
         let _infallible = writeln!(text, "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{error}}}");
@@ -282,7 +290,7 @@ fn standalone(selection: Selection, surroundings: &Surroundings) -> Result<Exit,
             _ = interrupt.recv() => stop.cancel(),
             _ = hangup.recv() => stop.cancel(),
         }
-        daemon.close("its client has gone").await;
+        daemon.close_for_good("its client has gone").await;
         Ok(Exit::Ok)
     });
     finish_copying(copier);

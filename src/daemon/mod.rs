@@ -244,8 +244,14 @@ impl Daemon {
         }
     }
 
-    /// Flushes the journal and ends every session. The doors are closed by now.
+    /// Saves what is idle, flushes the journal and ends every session. The doors are closed by now.
     pub async fn close(&self, reason: &str) {
+        self.sessions.save_all().await;
+        self.close_for_good(reason).await;
+    }
+
+    /// The same for a daemon that has no successor.
+    pub async fn close_for_good(&self, reason: &str) {
         self.sessions.close_all(reason).await;
         self.sessions.parts.probes.close().await;
         self.journal.record(&self.owner, &"daemon".into(), EventKind::DaemonStopped { reason: reason.to_owned() });

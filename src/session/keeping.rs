@@ -240,19 +240,22 @@ impl Sessions {
     pub async fn restart_keeping(&self, session: &Session) -> Result<Vec<String>, Error> {
         let path = self.parts.store.variables(&session.info.handle);
         let pending = Pending::new(&path).map_err(Error::Store)?;
-        let saved = session.save_to(&pending, SAVE_TIMEOUT).await?;
+        session.save_to(&pending, SAVE_TIMEOUT).await?;
         let file = pending.descriptor().map_err(Error::Store)?;
         rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).map_err(|error| Error::Store(error.into()))?;
         session.restart(RestartMode::Restart).await?;
         let question = task::Question { op: Op::Restore, blob: Vec::new(), file: Some(file), limit: RESTORE_TIMEOUT };
         let answer = session.send(|answer| Command::Ask { question, answer }).await??;
-        let mut restored: Restored = serde_json::from_value(answer).unwrap_or_default();
-        restored.not_restored.extend(saved.not_saved);
+        let restored: Restored = serde_json::from_value(answer).unwrap_or_default();
         Ok(restored.notes())
     }
 
     /// The daemon is leaving: idle sessions are saved, so that its successor can bring them back.
-    pub(super) async fn save_all(&self, sessions: &[Session]) {
+    pub async fn save_all(&self) {
+        let sessions: Vec<_> = {
+            let registry = self.registry.lock().expect("no panic while locked");
+            registry.open.values().cloned().collect()
+        };
         futures::future::join_all(sessions.iter().map(|session| self.save_for_later(session))).await;
     }
 

@@ -1019,7 +1019,6 @@ impl Sessions {
             let registry = self.registry.lock().expect("no panic while locked");
             registry.open.values().cloned().collect()
         };
-        self.save_all(&sessions).await;
         futures::future::join_all(sessions.iter().map(|session| self.end(session, reason))).await;
     }
 

@@ -51,6 +51,9 @@ pub struct Saved {
     pub saved: Vec<SavedVariable>,
     pub not_saved: Vec<NotSaved>,
     pub bytes: u64,
+    /// So many names were left out of the lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub more: Option<u64>,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, schemars::JsonSchema)]
@@ -62,6 +65,9 @@ pub struct SavedVariable {
     pub bytes: u64,
     /// It was restored in a process that was thrown away, and was equal.
     pub verified: bool,
+    /// What a person should know about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, schemars::JsonSchema)]
@@ -79,6 +85,8 @@ pub struct NotSaved {
 pub struct Restored {
     pub restored: Vec<String>,
     pub not_restored: Vec<NotSaved>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub more: Option<u64>,
 }
 
 impl Restored {
@@ -278,7 +286,7 @@ mod tests {
     #[test]
     fn what_was_not_restored_is_named_with_its_reason() {
         let lost = NotSaved { name: "f".into(), kind: String::new(), reason: "a generator".into() };
-        let restored = Restored { restored: vec!["x".into(), "y".into()], not_restored: vec![lost] };
+        let restored = Restored { restored: vec!["x".into(), "y".into()], not_restored: vec![lost], more: None };
         assert_eq!(restored.notes(), ["2 variables were restored: x, y", "not restored: f (a generator)"]);
     }
 }

@@ -20,6 +20,7 @@ mod interrupt;
 mod jobs;
 mod look;
 mod output;
+mod saving;
 mod sealed;
 mod templates;
 mod tools;

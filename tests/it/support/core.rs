@@ -58,7 +58,7 @@ fn tell(python: &Path, settings: &[(&str, &str)], story: &impl AsyncFn(&Core)) {
             in_time.expect("the test comes to an end");
         });
     }));
-    runtime.block_on(core.daemon.close("the test is over"));
+    runtime.block_on(core.daemon.close_for_good("the test is over"));
     drop(core);
     drop(runtime);
     let mut home = Arc::into_inner(home).expect("the core is gone");

@@ -1,0 +1,143 @@
+//! What outlives a process: saves, restarts that keep variables, kept definitions and daemons that come back.
+
+use pylair::session::{Error, OpenOptions, State};
+use serde_json::json;
+
+use crate::support::{Home, on_each_python, on_newest_python};
+
+const STATE: &str = "import json\nrows = [1, 2]\nsame = rows\ndef double(n): return n * factor\nfactor = 2\n\
+                     class Point:\n    def __init__(self, x): self.x = x\np = Point(5)\ngen = (n for n in rows)";
+
+#[test]
+fn a_save_brings_back_what_can_be_and_names_the_rest() {
+    on_each_python(async |core| {
+        let session = core.session().await;
+        session.value(STATE).await;
+        let report = core.daemon.sessions.save(&session.session).await.expect("it can be saved");
+        let saved: Vec<_> = report.saved.saved.iter().map(|variable| variable.name.as_str()).collect();
+        assert_eq!(saved, ["json", "double", "Point", "rows", "same", "factor", "p"]);
+        assert!(report.saved.saved.iter().all(|variable| variable.verified), "{report:?}");
+        assert_eq!(report.saved.not_saved[0].name, "gen");
+        let options = OpenOptions { restore: Some(report.save), ..OpenOptions::default() };
+        let other = core.open_session(options).await.expect("it opens");
+        assert_eq!(other.session.restored().expect("a report").restored.len(), 7);
+        assert_eq!(
+            other.value("rows is same, double(4), p.x, type(p) is Point, json.dumps(rows)").await,
+            "(True, 8, 5, True, '[1, 2]')"
+        );
+        let by_name = OpenOptions { restore: Some(session.session.info.name.to_string()), ..OpenOptions::default() };
+        assert_eq!(core.open_session(by_name).await.expect("the newest of that name").value("factor").await, "2");
+    });
+}
+
+#[test]
+fn a_save_that_is_not_there_is_an_error_that_names_those_that_are() {
+    on_newest_python(async |core| {
+        let session = core.session().await;
+        session.value("x = 1").await;
+        let save = core.daemon.sessions.save(&session.session).await.expect("it can be saved").save;
+        let options = OpenOptions { restore: Some("../../etc/passwd".to_owned()), ..OpenOptions::default() };
+        let error = core.open_session(options).await.expect_err("there is none");
+        assert_eq!(error.kind(), "unknown_save");
+        assert!(error.hint().contains(&save), "{}", error.hint());
+    });
+}
+
+#[test]
+fn a_damaged_save_opens_no_session_and_says_why() {
+    on_newest_python(async |core| {
+        let session = core.session().await;
+        session.value("x = list(range(1000))").await;
+        let save = core.daemon.sessions.save(&session.session).await.expect("it can be saved").save;
+        let path = core.daemon.places.data.join(format!("saves/{save}.save"));
+        let bytes = std::fs::read(&path).expect("it is there");
+        std::fs::write(&path, &bytes[..bytes.len() / 2]).expect("it can be cut");
+        let before = core.daemon.sessions.count();
+        let options = OpenOptions { restore: Some(save), ..OpenOptions::default() };
+        let error = core.open_session(options).await.expect_err("it is cut");
+        assert!(matches!(error, Error::Refused(_)), "{error:?}");
+        assert_eq!(core.daemon.sessions.count(), before);
+    });
+}
+
+#[test]
+fn a_restart_keeps_what_variables_it_can() {
+    on_each_python(async |core| {
+        let session = core.session().await;
+        session.value(STATE).await;
+        let pid = session.pid();
+        let notes = core.daemon.sessions.restart_keeping(&session.session).await.expect("it restarts");
+        assert!(notes[0].starts_with("7 variables were restored: "), "{notes:?}");
+        assert!(notes[1].starts_with("not restored: gen ("), "{notes:?}");
+        assert_ne!(session.pid(), pid);
+        assert_eq!(session.value("double(p.x)").await, "10");
+    });
+}
+
+#[test]
+fn a_kept_session_is_listed_when_closed_and_starts_when_used() {
+    on_newest_python(async |core| {
+        let options = OpenOptions {
+            name: Some("lab".to_owned()),
+            startup: Some("ready = 'started'".to_owned()),
+            keep: true,
+            ..OpenOptions::default()
+        };
+        let session = core.open_session(options).await.expect("it opens");
+        session.value("x = 1").await;
+        core.close_session(&session).await;
+        let stopped = core.daemon.sessions.statuses(&core.caller);
+        assert_eq!((stopped[0].name.as_str(), stopped[0].state), ("lab", State::Stopped));
+        let again = core.daemon.sessions.reach(&core.caller, "lab").await.expect("it starts");
+        let again = crate::support::TestSession { session: again };
+        assert_eq!(again.value("ready, 'x' in globals()").await, "('started', False)");
+        assert_eq!(again.session.status().cell, 2, "numbers of cells go on");
+        let name_taken = OpenOptions { name: Some("lab".to_owned()), ..OpenOptions::default() };
+        assert_eq!(core.open_session(name_taken).await.expect_err("it is taken").kind(), "name_taken");
+        assert_eq!(core.daemon.sessions.close(&core.caller, "lab", true).await.expect("it closes"), "lab");
+        assert!(core.daemon.sessions.statuses(&core.caller).is_empty());
+    });
+}
+
+#[test]
+fn a_stopped_session_can_be_forgotten() {
+    on_newest_python(async |core| {
+        let options = OpenOptions { name: Some("lab".to_owned()), keep: true, ..OpenOptions::default() };
+        let session = core.open_session(options).await.expect("it opens");
+        core.close_session(&session).await;
+        let error = core.daemon.sessions.close(&core.caller, "lab", false).await.expect_err("it is stopped");
+        assert_eq!(error.kind(), "stopped_session");
+        core.daemon.sessions.close(&core.caller, "lab", true).await.expect("it is forgotten");
+        assert_eq!(
+            core.daemon.sessions.reach(&core.caller, "lab").await.expect_err("it is gone").kind(),
+            "closed_session"
+        );
+    });
+}
+
+#[test]
+fn an_idle_session_survives_the_daemon() {
+    let home = Home::new();
+    let mut client = home.initialized_client();
+    let first = client.execute("import math\nx = [1, 2]\ndef f(): return sum(x)");
+    assert!(home.run(&["stop"]).status.success());
+    let after = client.execute("x.append(3)\nf()");
+    assert_eq!(after["result"], "6", "{after}");
+    assert_eq!((&after["session"], after["cell"].as_u64()), (&first["session"], Some(2)));
+    let notes = after["notes"].to_string();
+    assert!(notes.contains("3 variables were restored: math, f, x"), "{notes}");
+}
+
+#[test]
+fn a_busy_session_does_not_survive_and_that_is_said() {
+    let home = Home::new();
+    let mut client = home.initialized_client();
+    client.data("open_session", &json!({"name": "busy"}));
+    client.data("execute", &json!({"code": "x = 1", "target": "busy", "output": "json"}));
+    let running =
+        client.begin("execute", &json!({"code": crate::support::WAIT_FOREVER, "target": "busy", "wait_s": 0}));
+    client.answer(running);
+    assert!(home.run(&["stop"]).status.success());
+    let failure = client.failure("execute", &json!({"code": "x", "target": "busy"}));
+    assert_eq!(failure["kind"], "unknown_session", "{failure}");
+}
