@@ -36,8 +36,6 @@ _FULL_SOCKET_MS = 20
 _ROOM_TO_REFUSE = 50
 _ROOM_TO_LOOK = 200
 
-# When the handler of one signal raises, old versions do not run those of others that came with it.
-_FORGETS_SIGNALS = sys.version_info < (3, 10)
 _unread = array.array("i", [0])
 _ALL_SIGNALS = frozenset(map(int, signal.valid_signals()))
 _BLOCK = int(signal.SIG_BLOCK)
@@ -71,13 +69,13 @@ class SideDoor:
         _signal(_PEEK, self._handler)
 
     def reinstall(self) -> None:
-        """Takes the signal again if the last cell gave it to somebody else."""
+        """Takes the signal again if the last cell gave it to somebody else, and answers what was not answered because of that or
+        because a handler that ran with ours raised: old versions forget the other signals then."""
         if _getsignal(_PEEK) is not self._handler:
             _signal(_PEEK, self._handler)
-        if _FORGETS_SIGNALS:
-            fcntl.ioctl(self._control(), termios.FIONREAD, _unread)
-            if _unread[0]:
-                self._answer_all()
+        fcntl.ioctl(self._control(), termios.FIONREAD, _unread)
+        if _unread[0]:
+            self._answer_all()
 
     def receive(self) -> tuple[dict[str, Any], list[int]] | None:
         """The next datagram on the control socket that is not for the side door, or None when the peer is gone. Blocks."""
@@ -92,13 +90,14 @@ class SideDoor:
     def _serve(self) -> None:
         """The handler's own part. Only what a handler of the program's raised meanwhile comes out of it."""
         tracer = self._tracers.pop()
-        theirs = None
-        mask = _sigmask(_BLOCK, ())
-        try:
-            # Other signals wait, unless another thread takes them.
-            _sigmask(_BLOCK, _ALL_SIGNALS)
-        except BaseException as error:
-            theirs = error
+        theirs = mask = None
+        while mask is None:
+            try:
+                mask = _sigmask(_BLOCK, ())
+                # Other signals wait, unless another thread takes them.
+                _sigmask(_BLOCK, _ALL_SIGNALS)
+            except BaseException as error:
+                theirs = error
         # Run after this function, so that the frame which the waiting signals interrupt is the program's again.
         again = (map(signal.raise_signal, iter(functools.partial(self._postponed.pop, number, None), None)) for number in (_INT, _FORCE))
         self._leave = functools.partial(list, itertools.chain(*again, map(_unblock, [mask])))

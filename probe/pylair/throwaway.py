@@ -25,6 +25,8 @@ SECONDS = 1.0
 # What one job may take while others wait behind it.
 _SHARE_SECONDS = 0.4
 _MAX_FORKS = 5
+# How often to see whether it was interrupted.
+_LISTEN_SECONDS = 0.02
 _MORE_MEMORY = 1 << 30
 _MAX_MESSAGE_BYTES = 8 << 20
 
@@ -42,18 +44,31 @@ class Outcome(NamedTuple):
 
 def run(jobs: list[Job], seconds: float = SECONDS) -> list[Outcome]:
     """Runs all jobs in one copy; after one that hangs or ends it, those behind it in another. Takes at most `seconds` in all."""
+    _interrupts.clear()
     outcomes: list[Outcome] = []
     deadline = time.monotonic() + seconds
     for _ in range(_MAX_FORKS):
-        if len(outcomes) == len(jobs) or time.monotonic() >= deadline:
+        if len(outcomes) == len(jobs) or time.monotonic() >= deadline or _interrupts:
             break
         try:
             _run_from(jobs, outcomes, deadline)
         except OSError as error:
             outcomes.append(Outcome(None, f"no copy of the process could be made: {error.strerror}"))
             break
+    if _interrupts:
+        raise KeyboardInterrupt
     missing = len(jobs) - len(outcomes)
     return outcomes + [Outcome(None, "the previews before it took all the time there is")] * missing
+
+
+# Not empty: somebody has lost patience.
+_interrupts: list[int] = []
+
+
+def interrupt() -> None:
+    """Makes `run` end soon with KeyboardInterrupt, after it has cleaned up. For a signal handler to call, which must not raise there: an
+    exception inside `fork` would be lost, and one between two steps would leave a process or a descriptor behind."""
+    _interrupts.append(1)
 
 
 def _run_from(jobs: list[Job], outcomes: list[Outcome], deadline: float) -> None:
@@ -101,8 +116,10 @@ def _collect(reading: int, count: int, outcomes: list[Outcome], deadline: float)
         until = deadline if len(outcomes) == count - 1 else min(deadline, started + _SHARE_SECONDS)
         while len(received) < 4 or len(received) < 4 + int.from_bytes(received[:4], "big"):
             left = until - time.monotonic()
-            if left <= 0 or not waiting.poll(left * 1000):
+            if left <= 0 or _interrupts:
                 return True
+            if not waiting.poll(min(left, _LISTEN_SECONDS) * 1000):
+                continue
             data = os.read(reading, 1 << 16)
             if not data or len(received) > _MAX_MESSAGE_BYTES:
                 return False

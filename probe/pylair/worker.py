@@ -10,7 +10,7 @@ import socket
 import sys
 from typing import Any
 
-from . import activate, descriptors, look, unwind, wire
+from . import activate, descriptors, look, throwaway, unwind, wire
 from .checkpoint import Checkpoints
 from .execute import Cells
 from .output import Output
@@ -202,6 +202,7 @@ def _interrupt_look() -> None:
 
 
 unwind.stand_for_cell(_look_interruptibly, None, _interrupt_look)
+unwind.stand_for_cell(throwaway.run, throwaway.interrupt, throwaway.interrupt)
 
 
 def _start(request: dict[str, Any]) -> dict[str, Any]:
