@@ -273,7 +273,7 @@ class _Completion:
             known = self._known().get(root.value, MISSING) if root.kind == "name" else MISSING
             if known is MISSING:
                 return paths.walk(path, self.namespace)
-            if len(path.steps) == 1 or type(known) in (_Instance, _Defined):
+            if len(path.steps) == 1 or _is_hint(known):
                 return known if len(path.steps) == 1 else MISSING
             return paths.walk(path, {**self.namespace, root.value: known})
         except Refused:
@@ -438,9 +438,9 @@ class _Completion:
         if previous.text != "[":
             return ()
         value = self._value_before(len(self.tokens) - 1)
-        if value is MISSING or type(value) in (_Instance, _Defined):
+        if value is MISSING or _is_hint(value):
             return ()
-        return [Match(repr(key), "key") for key in self._keys(value) if type(key) in (str, int, float, bool, bytes)]
+        return [Match(repr(key), "key") for key in self._keys(value) if paths.is_plain(key)]
 
     def _in_string(self, string: Token) -> tuple[int, Iterable[Match]]:
         end = len(self.code)
@@ -476,7 +476,7 @@ class _Completion:
         else:
             return None
         value = self._value_before(at)
-        if value is MISSING or type(value) in (_Instance, _Defined):
+        if value is MISSING or _is_hint(value):
             return None if tokens[-1].text == "[" and self._expression_start(at) is None else []
         return self._keys(value)
 
@@ -586,6 +586,10 @@ _BUILTINS = [name for name in vars(builtins) if not name.startswith("_")]
 
 def _matches(names: Iterable[str], kind: str) -> list[Match]:
     return [Match(name, kind) for name in names if name.isidentifier()]
+
+
+def _is_hint(value: Any) -> bool:
+    return type(value) is _Instance or type(value) is _Defined
 
 
 def _loaded(name: str) -> types.ModuleType | None:

@@ -229,7 +229,7 @@ def _is_plain_key(key: Any) -> bool:
         return all(map(_is_plain_key, key))
     if kind is slice:
         return all(map(_is_plain_key, (key.start, key.stop, key.step)))
-    return id(kind) in _PLAIN_IDS or key is Ellipsis
+    return is_plain(key) or key is Ellipsis
 
 
 def find_name(name: str, namespace: dict[str, Any]) -> Any:
@@ -481,10 +481,15 @@ def _keys(mapping: Any) -> list[Any]:
     return list(dict.keys(mapping) if issubclass(type(mapping), dict) else mapping.keys())
 
 
+def is_plain(value: Any) -> bool:
+    """Whether it is of a type whose values are hashed, compared and written by C alone."""
+    return id(type(value)) in _PLAIN_IDS
+
+
 def same_key(one: Any, other: Any) -> bool:
     if type(one) is tuple and type(other) is tuple:
         return len(one) == len(other) and all(map(same_key, one, other))
-    return id(type(one)) in _PLAIN_IDS and id(type(other)) in _PLAIN_IDS and one == other
+    return is_plain(one) and is_plain(other) and one == other
 
 
 def plain_names(mapping: Any) -> list[str]:
@@ -528,7 +533,7 @@ def _dict_item(value: Any, key: Any, at: str) -> Any:
         return found
     if in_class(type(value), "__missing__")[0] is not MISSING and type(value) is not collections.defaultdict:
         raise NeedsCode(f"{at} has no key {key!r} but may make one in __missing__, which is not run here", type(value))
-    keys = [known for known in islice(dict.__iter__(value), 1000) if id(type(known)) in _PLAIN_IDS]
+    keys = [known for known in islice(dict.__iter__(value), 1000) if is_plain(known)]
     close = did_you_mean(key, [known for known in keys if type(known) is str]) if type(key) is str else None
     hint = close or listed("the keys are", [repr(known) for known in keys[:50]])
     raise Refused("no_such_item", f"{at} has no key {key!r}", hint)

@@ -28,7 +28,13 @@ class Point:
     def fixed(a): pass
     @classmethod
     def made(cls, b): pass
-class Hostile:
+class Meta(type):
+    def __eq__(cls, other): ran.append("meta eq"); return True
+    def __hash__(cls): ran.append("meta hash"); return 1
+    def __getattribute__(cls, name): ran.append("meta " + name); return type.__getattribute__(cls, name)
+    def __instancecheck__(cls, other): ran.append("meta instance"); return True
+    def __repr__(cls): ran.append("meta repr"); return ""
+class Hostile(metaclass=Meta):
     def __getattribute__(self, name): ran.append(name); raise SystemExit
     def __len__(self): ran.append("len"); return 0
     def __iter__(self): ran.append("iter"); return iter(())
@@ -44,6 +50,7 @@ class Color(enum.Enum):
     RED = 1
 point = Point(1)
 hostile = Hostile()
+ran.clear()
 row = Row("a", [1])
 color = Color.RED
 tree = {"leaves": [1, 2, {"deep": (True, None)}], 3: "x" * 5000}
@@ -98,7 +105,12 @@ def test_an_object_shows_attributes_and_does_not_run_properties(things):
 
 def test_nothing_of_a_hostile_object_is_run(things):
     things.execute("box = [hostile, {'h': hostile}]; object.__setattr__(hostile, 'own', 1)")
+    things.execute("ran.clear()")
     found = things.look("inspect", path="hostile", depth=2)
+    assert things.look("inspect", path="Hostile", depth=2)["kind"] == "class"
+    assert "class Hostile" in things.look("source", path="Hostile")["source"]
+    for code in ("box[", "box[0].", "box['", "hostile(", "Hostile.", "hostile", "Hostile(a", "x = hostile\nx.", "x = Hostile()\nx."):
+        assert "matches" in things.look("complete", code.encode(), cursor=len(code))
     assert (found["type"], found["preview"]) == ("Hostile", "<Hostile object>")
     assert names(found["attributes"]) == ["own"]
     assert things.look("inspect", path="box", depth=3)["length"] == 2
