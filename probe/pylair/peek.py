@@ -73,7 +73,11 @@ class SideDoor:
         because a handler that ran with ours raised: old versions forget the other signals then."""
         if _getsignal(_PEEK) is not self._handler:
             _signal(_PEEK, self._handler)
-        fcntl.ioctl(self._control(), termios.FIONREAD, _unread)
+        try:
+            fcntl.ioctl(self._control(), termios.FIONREAD, _unread)
+        except OSError:
+            # The program closed it.
+            return
         if _unread[0]:
             self._answer_all()
 
