@@ -81,15 +81,17 @@ class SideDoor:
         if _unread[0]:
             self._answer_all()
 
-    def receive(self) -> tuple[dict[str, Any], list[int]] | None:
-        """The next datagram on the control socket that is not for the side door, or None when the peer is gone. Blocks."""
-        while True:
-            if self._others:
-                return self._others.pop(0)
-            received = wire.receive_datagram(self._control())
+    def take(self) -> tuple[dict[str, Any], list[int]] | None:
+        """A datagram on the control socket that is not for the side door, or None when there is none now."""
+        while not self._others:
+            try:
+                received = wire.receive_datagram(self._control(), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return None
             if received is None:
                 return None
             self._sort(received)
+        return self._others.pop(0)
 
     def _serve(self) -> None:
         """The handler's own part. Only what a handler of the program's raised meanwhile comes out of it."""

@@ -8,7 +8,6 @@ or what modules hold.
 from __future__ import annotations
 
 import os
-import select
 import stat
 import time
 from typing import Any
@@ -23,16 +22,16 @@ _MAX_ROUNDS = 4
 _FIRST_ROUND = 0.6
 
 
-def answer(request: dict[str, Any], cells: Any, link: Any, exempt: Any) -> tuple[dict[str, Any], bytes]:
+def answer(request: dict[str, Any], cells: Any, link: Any, side_door: Any) -> tuple[dict[str, Any], bytes]:
     """The fields and the blob of a done frame."""
-    fd = _passed_file(link.control)
+    fd = _passed_file(side_door)
     if fd is None:
         return {"refused": f"no file was passed for {request['op']}"}, b""
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return {"refused": f"{request['op']} needs a regular file"}, b""
         saving_it = request["op"] == "save"
-        said = _save(fd, request, cells, link.descriptors() | exempt()) if saving_it else _restore(fd, cells)
+        said = _save(fd, request, cells, link.descriptors() | cells.loop.descriptors()) if saving_it else _restore(fd, cells)
     except (Unreadable, WriteFailed) as problem:
         return {"refused": str(problem)}, b""
     finally:
@@ -41,15 +40,13 @@ def answer(request: dict[str, Any], cells: Any, link: Any, exempt: Any) -> tuple
     return {}, wire.dumps(said)
 
 
-def _passed_file(control: Any) -> int | None:
+def _passed_file(side_door: Any) -> int | None:
     """The descriptor of the last `file` datagram. One that an earlier request did not take is closed."""
     found = None
-    waiting = select.poll()
-    waiting.register(control, select.POLLIN)
-    while waiting.poll(0):
-        received = wire.receive_datagram(control)
+    while True:
+        received = side_door.take()
         if received is None:
-            break
+            return found
         message, passed = received
         if message.get("op") == "file" and passed:
             passed, latest = passed[1:], passed[0]
@@ -58,7 +55,6 @@ def _passed_file(control: Any) -> int | None:
             found = latest
         for fd in passed:
             os.close(fd)
-    return found
 
 
 def _save(fd: int, request: dict[str, Any], cells: Any, ours: set[int]) -> dict[str, Any]:

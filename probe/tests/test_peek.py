@@ -211,7 +211,7 @@ def test_other_datagrams_are_kept_for_those_they_are_for():
     send(ours, {"op": "peek", "peek": 3, "request": {"op": "ping"}})
     door._handler(PEEK_SIGNAL, None)
     assert Datagram(ours).message == {"peek": 3, "answer": {"threads": 1}}
-    assert door.receive() == ({"op": "file"}, [])
+    assert door.take() == ({"op": "file"}, [])
     ours.close()
-    assert door.receive() is None
+    assert door.take() is None
     theirs.close()

@@ -230,6 +230,8 @@ pub struct Link {
     swept: VecDeque<usize>,
     unanswered_signals: usize,
     expected_checkpoint: Option<String>,
+    /// The way to a frozen copy that has not spoken yet.
+    offered: Option<(String, Control)>,
     peeked: VecDeque<(u64, Result<serde_json::Value, Refusal>)>,
     template: Arc<Template>,
     worker: Worker,
@@ -423,6 +425,7 @@ impl Link {
             swept: VecDeque::new(),
             unanswered_signals: 0,
             expected_checkpoint: None,
+            offered: None,
             peeked: VecDeque::new(),
             template,
             worker,
@@ -575,9 +578,10 @@ impl Link {
                     }
                 },
                 datagram = self.control.receive(), if !self.dead => match datagram {
-                    Ok(datagram) if !datagram.bytes.is_empty() => self.control_said(datagram).await,
+                    Ok(datagram) if !datagram.bytes.is_empty() => self.control_said(datagram),
                     _ => self.dead = true,
                 },
+                datagram = first_words(self.offered.as_ref()) => self.copy_said(datagram),
                 _ = self.worker.pidfd.readable() => {
                     self.dead = true;
                     return LinkEvent::Died { why: None };
@@ -603,7 +607,7 @@ impl Link {
     }
 
     /// A worker offers the way to its frozen copy, which then has to say who it is itself.
-    async fn control_said(&mut self, datagram: Datagram) {
+    fn control_said(&mut self, datagram: Datagram) {
         let message: ControlMessage = serde_json::from_slice(&datagram.bytes).unwrap_or_default();
         if let Some(id) = message.peek {
             let answer = match (message.answer, message.refused) {
@@ -627,16 +631,22 @@ impl Link {
             tracing::debug!("a worker sent a control message that nobody asked for");
             return;
         };
-        let frozen = async {
-            let control = Control::new(socket)?;
-            let (message, mut hello) = control.receive_message::<ControlMessage>().await?;
+        // Kept here until the copy has spoken, because whoever waits for that may be called away.
+        self.offered = Control::new(socket).ok().map(|control| (id, control));
+    }
+
+    /// A frozen copy said something, for the first time.
+    fn copy_said(&mut self, datagram: io::Result<Datagram>) {
+        let Some((id, control)) = self.offered.take() else { return };
+        let frozen = datagram.and_then(|mut hello| {
+            let message: ControlMessage = serde_json::from_slice(&hello.bytes).unwrap_or_default();
             if message.frozen.as_deref() != Some(&id) {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "it is another checkpoint"));
             }
             let worker = Worker::from_datagram(&mut hello, self.confined)?;
             Ok(Frozen { id: id.clone(), control, worker })
-        };
-        match frozen.await {
+        });
+        match frozen {
             Ok(frozen) => self.frozen.push(frozen),
             Err(error) => tracing::warn!(%error, id, "a frozen copy did not say who it is"),
         }
@@ -658,10 +668,15 @@ impl Link {
     /// Whether the frozen copy with this id is there. The worker offers it before it answers, but on another descriptor, so
     /// the answer may be read first.
     pub async fn has_checkpoint(&mut self, id: &str) -> bool {
+        let until = tokio::time::Instant::now() + ANSWER_TIMEOUT;
         while !self.frozen.iter().any(|frozen| frozen.id == id) {
-            match tokio::time::timeout(ANSWER_TIMEOUT, self.control.receive()).await {
-                Ok(Ok(datagram)) if !datagram.bytes.is_empty() => self.control_said(datagram).await,
-                _ => return false,
+            tokio::select! {
+                datagram = first_words(self.offered.as_ref()) => self.copy_said(datagram),
+                datagram = self.control.receive() => match datagram {
+                    Ok(datagram) if !datagram.bytes.is_empty() => self.control_said(datagram),
+                    _ => return false,
+                },
+                () = tokio::time::sleep_until(until) => return false,
             }
         }
         true
@@ -862,11 +877,11 @@ impl Link {
         drop(frozen);
         // The keeper reads the end of its orders, ends what belongs to this session, and lets go of its end of the socket.
         let ended = async {
-            rustix::net::shutdown(&keeper, rustix::net::Shutdown::Write)?;
-            while !keeper.receive().await?.bytes.is_empty() {}
-            Ok::<_, io::Error>(())
+            // Either fails only when the keeper is gone, or let go of a socket with an order in it: over as well.
+            let _gone = rustix::net::shutdown(&keeper, rustix::net::Shutdown::Write);
+            while matches!(keeper.receive().await, Ok(datagram) if !datagram.bytes.is_empty()) {}
         };
-        if matches!(tokio::time::timeout(CLOSE_GRACE, ended).await, Ok(Ok(()))) {
+        if tokio::time::timeout(CLOSE_GRACE, ended).await.is_ok() {
             return;
         }
         // A keeper that somebody stopped does not see that it is over. When it is killed the kernel or its template ends the rest;
@@ -912,6 +927,14 @@ fn keeper_above(worker: i32, template: Option<i32>) -> Option<AsyncFd<OwnedFd>> 
     }
     let parent = rustix::process::Pid::from_raw(parent)?;
     readable(rustix::process::pidfd_open(parent, rustix::process::PidfdFlags::empty()).ok()?).ok()
+}
+
+/// What a frozen copy says first, once it is there.
+async fn first_words(offered: Option<&(String, Control)>) -> io::Result<Datagram> {
+    match offered {
+        Some((_, control)) => control.receive().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Reads output that is ready; `None` when there is none after all.

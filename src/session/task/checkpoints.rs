@@ -229,6 +229,7 @@ impl Task {
         if self.link.is_none() {
             self.open_worker().await?;
         }
+        self.checkpoint_due = None;
         self.drain_output();
         Ok(None)
     }
@@ -243,6 +244,7 @@ impl Task {
         if let Some(link) = &mut self.link {
             link.drop_checkpoint(id);
         }
+        self.plan_checkpoint();
         branched
     }
 
