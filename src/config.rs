@@ -139,6 +139,11 @@ impl Places {
         self.data.join("outputs")
     }
 
+    /// The directories of confined sessions.
+    pub fn workspaces(&self) -> PathBuf {
+        self.data.join("workspaces")
+    }
+
     pub fn settings_file(&self) -> PathBuf {
         self.config.join("config.toml")
     }

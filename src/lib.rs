@@ -6,6 +6,7 @@
 //! - [`daemon`]: what the doors share, and its life
 //! - [`caller`]: who asks
 //! - [`session`]: interpreters we own
+//! - [`files`]: what is in a session's workspace
 //! - [`output`], [`journal`]: what cells printed, what happened
 //! - [`python`]: finding interpreters
 //! - [`probe`]: the Rust end of the wire: templates, links, frames
@@ -19,6 +20,7 @@ pub mod commands;
 pub mod config;
 pub mod daemon;
 pub mod descriptor;
+pub mod files;
 pub mod journal;
 pub mod keeper;
 pub mod machine;

@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     caller::{self, Ancestor, Caller, DefaultSession, Door, Scope},
     config::{Config, Places},
+    files::Workspaces,
     journal::{self, EventKind, Journal},
     machine::Machine,
     output::{self, Outputs},
@@ -103,9 +104,10 @@ impl Daemon {
                 tracing::warn!(%error, "old outputs could not be removed");
             }
         });
+        let workspaces = Workspaces::new(places.workspaces());
         let probes = Probes::new(program).map_err(|source| Error::Program { path: program.to_owned(), source })?;
         let store = Store::open(&places.data).map_err(|source| Error::Store { path: places.data.clone(), source })?;
-        let parts = Parts::new(&config, probes, opened.journal.clone(), outputs, store);
+        let parts = Parts::new(&config, probes, opened.journal.clone(), outputs, store, workspaces);
         let owner: Arc<str> = format!("uid-{}", rustix::process::getuid().as_raw()).into();
         opened.journal.record(&owner, &"daemon".into(), EventKind::DaemonStarted { version: VERSION.to_owned() });
         Ok(Arc::new(Self {

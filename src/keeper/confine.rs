@@ -3,6 +3,7 @@
 //! Called by the daemon. The walls themselves are put up elsewhere: namespaces and the private root by the nursery, the rest by the
 //! worker itself just before it runs anybody's code. The system call filter is made here, because Python has nothing to make it with.
 
+pub use super::nursery::WORKSPACE;
 use super::nursery::{INNER_ID, KeeperRequest, Request};
 use crate::python::Interpreter;
 use base64::Engine;
@@ -42,14 +43,6 @@ impl Profile {
     pub fn is_confined(self) -> bool {
         self != Self::Open
     }
-
-    /// Where its sessions have to be, if they cannot be where they like.
-    pub fn working_directory(self) -> Option<&'static Path> {
-        match self {
-            Self::Open => None,
-            Self::Sealed => Some(Path::new("/tmp")),
-        }
-    }
 }
 
 impl FromStr for Profile {
@@ -63,6 +56,30 @@ impl FromStr for Profile {
     }
 }
 
+/// The directory of its own that a confined session works in, which it sees as [`WORKSPACE`].
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    pub directory: &'a Path,
+    /// Who the session is outside: the owner of the directory. None when that is the daemon's own user.
+    pub outer_id: Option<u32>,
+}
+
+static GIVEN: AtomicU32 = AtomicU32::new(0);
+
+/// Says that an id is taken: by the directory of a session that may come back.
+pub fn skip_outer_id(id: u32) {
+    if OUTER_IDS.contains(&id) {
+        GIVEN.fetch_max(id - OUTER_IDS.start + 1, Ordering::Relaxed);
+    }
+}
+
+/// An id for a session that shall be somebody else outside: only under root. No two sessions that are alive have the same, unless
+/// there are very many.
+pub fn new_outer_id() -> Option<u32> {
+    let number = GIVEN.fetch_add(1, Ordering::Relaxed);
+    is_root().then_some(OUTER_IDS.start + number % (OUTER_IDS.end - OUTER_IDS.start))
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Network {
     None,
@@ -74,6 +91,9 @@ pub struct Confinement {
     pub network: Network,
     pub read_only: Vec<PathBuf>,
     pub writable: Vec<PathBuf>,
+    /// What the session sees as [`WORKSPACE`].
+    pub workspace: PathBuf,
+    pub outer_id: Option<u32>,
     /// For `/tmp` and `/dev/shm` together.
     pub tmp_mb: u32,
     pub cwd: PathBuf,
@@ -83,8 +103,10 @@ pub struct Confinement {
 
 impl Confinement {
     /// How a session of this profile with this interpreter is confined, if it is.
-    pub fn new(profile: &Profile, interpreter: &Interpreter) -> Option<Self> {
-        let cwd = profile.working_directory()?.to_owned();
+    pub fn new(profile: &Profile, interpreter: &Interpreter, place: Place<'_>) -> Option<Self> {
+        if !profile.is_confined() {
+            return None;
+        }
         let limits = BTreeMap::from([
             ("RLIMIT_AS", 4 << 30),
             ("RLIMIT_CORE", 0),
@@ -93,10 +115,19 @@ impl Confinement {
             ("RLIMIT_NPROC", 128),
         ]);
         let read_only = directories(interpreter);
-        Some(Self { network: Network::None, read_only, writable: Vec::new(), tmp_mb: 64, cwd, limits })
+        Some(Self {
+            network: Network::None,
+            read_only,
+            writable: Vec::new(),
+            workspace: place.directory.to_owned(),
+            outer_id: place.outer_id,
+            tmp_mb: 64,
+            cwd: WORKSPACE.into(),
+            limits,
+        })
     }
 
-    /// What to ask the nursery for. No two sessions that are alive have the same outer id, unless there are very many.
+    /// What to ask the nursery for.
     pub fn keeper_request(&self) -> Request {
         static ASKED: AtomicU32 = AtomicU32::new(0);
         let number = ASKED.fetch_add(1, Ordering::Relaxed);
@@ -104,9 +135,10 @@ impl Confinement {
             id: number.into(),
             read_only: self.read_only.clone(),
             writable: self.writable.clone(),
+            workspace: Some(self.workspace.clone()),
             tmp_mb: self.tmp_mb,
             network: self.network == Network::Host,
-            uid: is_root().then_some(OUTER_IDS.start + number % (OUTER_IDS.end - OUTER_IDS.start)),
+            uid: self.outer_id,
         })
     }
 
@@ -431,7 +463,11 @@ mod tests {
         assert_eq!("sealed".parse::<Profile>().unwrap(), Profile::Sealed);
         let unknown = "workspace".parse::<Profile>().unwrap_err().to_string();
         assert!(unknown.contains("`workspace`") && unknown.contains("`open` and `sealed`"), "{unknown}");
-        assert!(Confinement::new(&Profile::Open, &interpreter()).is_none());
+        assert!(Confinement::new(&Profile::Open, &interpreter(), place()).is_none());
+    }
+
+    fn place() -> Place<'static> {
+        Place { directory: Path::new("/data/workspaces/abc"), outer_id: new_outer_id() }
     }
 
     fn interpreter() -> Interpreter {
@@ -450,13 +486,13 @@ mod tests {
 
     #[test]
     fn a_confinement_is_said_as_the_wire_wants_it() {
-        let sealed = Confinement::new(&Profile::Sealed, &interpreter()).unwrap();
+        let sealed = Confinement::new(&Profile::Sealed, &interpreter(), place()).unwrap();
         let mut request = serde_json::to_value(sealed.keeper_request()).unwrap();
         let mut fields = request.as_object_mut().unwrap().clone();
         assert!(fields.remove("id").unwrap().is_u64());
         let uid = fields.remove("uid").unwrap();
         assert_eq!(uid.as_u64().is_some_and(|uid| uid >= 0x7000_0000), is_root());
-        let expected = json!({"op": "keeper", "writable": [], "tmp_mb": 64, "network": false, "read_only": [
+        let expected = json!({"op": "keeper", "writable": [], "workspace": "/data/workspaces/abc", "tmp_mb": 64, "network": false, "read_only": [
             "/home/me/.venv", "/home/me/.venv/bin/python", "/home/me/.venv/lib/python3.12/site-packages",
             "/opt/python", "/opt/python/bin/python3"]});
         assert_eq!(Value::from(fields), expected);
@@ -464,7 +500,7 @@ mod tests {
         let message = sealed.confine_message(true);
         assert_eq!(message["uid"], if is_root() { json!(1000) } else { Value::Null });
         assert_eq!(message["landlock"], true);
-        assert_eq!(message["cwd"], "/tmp");
+        assert_eq!(message["cwd"], "/workspace");
         assert_eq!(message["rlimits"]["RLIMIT_NPROC"], 128);
     }
 }

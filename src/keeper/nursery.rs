@@ -22,6 +22,9 @@ use std::path::PathBuf;
 /// The user and group that a session of a daemon under root has inside.
 pub const INNER_ID: u32 = 1000;
 
+/// Where a session sees the directory of its own.
+pub const WORKSPACE: &str = "/workspace";
+
 const CONTROL: RawFd = 3;
 
 /// How many descriptors a spawned template is given, as 0, 1, 2 and so on.
@@ -61,6 +64,9 @@ pub struct KeeperRequest {
     pub read_only: Vec<PathBuf>,
     #[serde(default)]
     pub writable: Vec<PathBuf>,
+    /// Writable too, and seen as [`WORKSPACE`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<PathBuf>,
     pub tmp_mb: u32,
     pub network: bool,
     /// The outer user and group. Needed under root, where it must not be root; without meaning otherwise.
@@ -289,7 +295,7 @@ fn become_keeper(request: &KeeperRequest, change_ids: bool, closed: bool, contro
 fn confine(request: &KeeperRequest, change_ids: bool, closed: bool) -> Result<Option<OwnedFd>, Error> {
     // While the user is still root, who may search its own home, but already in the new mount namespace, because nothing else can be
     // bound there.
-    let sources = Sources::open(&request.read_only, &request.writable)?;
+    let sources = Sources::open(&request.read_only, &request.writable, request.workspace.as_deref())?;
     if change_ids {
         let (uid, gid) = (Uid::from_raw(INNER_ID), Gid::from_raw(INNER_ID));
         // In a namespace that knows no user 0 the capabilities survive this.
@@ -300,7 +306,9 @@ fn confine(request: &KeeperRequest, change_ids: bool, closed: bool) -> Result<Op
     }
     sources.build(request.tmp_mb)?;
     set_host_name("pylair").map_err(Error::HostName)?;
-    let ruleset = private_root::landlock_ruleset(&request.read_only, &request.writable, request.network)?;
+    let mut writable = request.writable.clone();
+    writable.extend(request.workspace.as_ref().map(|_| WORKSPACE.into()));
+    let ruleset = private_root::landlock_ruleset(&request.read_only, &writable, request.network)?;
     give_up_capabilities().map_err(Error::Capabilities)?;
     // The session has the same user, and must not get at our memory and descriptors.
     let dumpable = if closed { DumpableBehavior::NotDumpable } else { DumpableBehavior::Dumpable };

@@ -115,8 +115,8 @@ struct Source {
 pub(super) struct Sources(Vec<Source>);
 
 impl Sources {
-    /// A path of `read_only` that does not exist is left out.
-    pub fn open(read_only: &[PathBuf], writable: &[PathBuf]) -> Result<Self, Error> {
+    /// A path of `read_only` that does not exist is left out. The workspace is seen under another name than its own.
+    pub fn open(read_only: &[PathBuf], writable: &[PathBuf], workspace: Option<&Path>) -> Result<Self, Error> {
         let mut sources: Vec<_> = SYSTEM.iter().chain(ETC).filter_map(|path| open_as_is(Path::new(path))).collect();
         for path in DEVICES {
             sources.extend(open_at(Path::new(path), Path::new(path), Use::Device).ok());
@@ -129,6 +129,9 @@ impl Sources {
                     Err(error) => return Err(error),
                 }
             }
+        }
+        if let Some(path) = workspace {
+            sources.push(open_at(path, Path::new(super::nursery::WORKSPACE), Use::Writable)?);
         }
         // Children on top of their parents, so that a read-only directory can lie in a writable one; of two uses of one path the
         // writable comes first and stays.

@@ -31,7 +31,7 @@ use crate::{
     descriptor::{readable, until_writable},
     keeper::{
         Order, Report,
-        confine::{Confinement, Profile},
+        confine::{Confinement, Place, Profile},
         pid_within,
     },
     machine::available_memory_mb,
@@ -318,9 +318,15 @@ struct ControlMessage {
 impl Link {
     /// Forks a worker, asks it to start and waits until it has said who it is. The answer to `start`, with the id
     /// [`Link::START`], is still to come.
-    pub async fn open(probes: &Probes, wanted: &Wanted<'_>, profile: &Profile, start: Start) -> Result<Self, Error> {
+    pub async fn open(
+        probes: &Probes,
+        wanted: &Wanted<'_>,
+        profile: &Profile,
+        place: Place<'_>,
+        start: Start,
+    ) -> Result<Self, Error> {
         let key = Key::new(wanted);
-        let confinement = Confinement::new(profile, wanted.interpreter);
+        let confinement = Confinement::new(profile, wanted.interpreter, place);
         let nursery = match &confinement {
             Some(_) => Some(probes.nursery().await?),
             None => None,

@@ -9,7 +9,7 @@ use super::{
     saved::{Definition, Pending, Restored, Saved},
     task,
 };
-use crate::{caller::Caller, probe::wire::Op};
+use crate::{caller::Caller, keeper::confine, probe::wire::Op};
 
 /// How long pickling everything may take before it is interrupted.
 const SAVE_TIMEOUT: Duration = Duration::from_mins(2);
@@ -175,6 +175,7 @@ impl Sessions {
     pub async fn close(&self, caller: &Caller, target: &str, forget: bool) -> Result<String, Error> {
         match self.find(caller, target) {
             Ok(session) => {
+                session.keep_files(session.info.definition.keep && !forget);
                 self.end(&session, "somebody closed it").await;
                 self.put_away(&session, forget).await;
                 Ok(session.info.name.to_string())
@@ -183,6 +184,9 @@ impl Sessions {
                 Some(definition) if forget => {
                     self.forget_stopped(&definition.handle);
                     self.parts.store.forget(&definition.handle);
+                    let directory = self.parts.workspaces.find(&definition.handle);
+                    directory.keep(false);
+                    directory.remove().await;
                     Ok(definition.name)
                 }
                 Some(definition) => Err(Error::Stopped { target: definition.name }),
@@ -281,6 +285,7 @@ impl Sessions {
             }
         }
         if keep {
+            session.keep_files(true);
             let definition = session.definition();
             let put = tokio::task::spawn_blocking(move || store.put(&definition)).await;
             if !matches!(put, Ok(Ok(()))) {
@@ -314,6 +319,15 @@ fn stopped_status(definition: &Definition) -> Status {
         last_used_at: definition.last_used_at.clone(),
         keep: definition.keep,
         ..Status::default()
+    }
+}
+
+/// Directories of sessions that an earlier daemon left and that will not come back. Blocks, before there are sessions.
+pub(super) fn remove_left_directories(parts: &Arc<super::Parts>, stopped: &[Definition]) {
+    let is_known = |handle: &str| stopped.iter().any(|definition| definition.handle == handle);
+    match parts.workspaces.left_behind(is_known) {
+        Ok(left) => left.owners.into_iter().for_each(confine::skip_outer_id),
+        Err(error) => tracing::warn!(%error, "directories of old sessions could not be looked at"),
     }
 }
 

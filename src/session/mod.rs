@@ -14,7 +14,10 @@ mod task;
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     path::PathBuf,
-    sync::{Arc, Mutex, Weak},
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -30,8 +33,9 @@ pub use report::{Display, Report, cut_middle, file_uri, mime_of, output_uri};
 use crate::{
     caller::{self, Caller, DefaultSession, Scope},
     config::{Checkpoints, Config},
+    files::{OwnDirectory, Workspace, Workspaces},
     journal::{EventKind, Journal},
-    keeper::confine::Profile,
+    keeper::confine::{self, Profile},
     output::Outputs,
     probe::{
         link::{self, Probes, Refusal},
@@ -108,6 +112,8 @@ pub enum Error {
     NoSave { restore: String, known: Vec<String> },
     #[error("a file of pylair's own could not be written or read")]
     Store(#[source] std::io::Error),
+    #[error("the session's own directory could not be made")]
+    Workspace(#[source] std::io::Error),
 }
 
 impl Error {
@@ -154,6 +160,7 @@ impl Error {
             Self::NoDefault => "no_session",
             Self::NoSave { .. } => "unknown_save",
             Self::Store(_) => "store_unavailable",
+            Self::Workspace(_) => "file_error",
         }
     }
 
@@ -217,6 +224,7 @@ impl Error {
             Self::NoSave { known, .. } => {
                 format!("saves, newest first: {}", known.iter().take(20).cloned().collect::<Vec<_>>().join(", "))
             }
+            Self::Workspace(_) => "see the space and the permissions of the data directory".to_owned(),
             Self::Store(_) => "is the disk full? `pylair doctor` shows where pylair keeps its data".to_owned(),
         }
     }
@@ -299,6 +307,7 @@ pub struct Info {
     pub owner: Arc<str>,
     pub client: String,
     pub cwd: PathBuf,
+    pub workspace: Workspace,
     pub env: BTreeMap<String, String>,
     pub interpreter: Interpreter,
     pub base: Option<Interpreter>,
@@ -475,6 +484,8 @@ struct Ending {
     reason: std::sync::OnceLock<String>,
     closing: CancellationToken,
     closed: CancellationToken,
+    /// Its own directory stays, because it is going to come back.
+    keeps_files: AtomicBool,
 }
 
 /// A handle to one session.
@@ -580,6 +591,11 @@ impl Session {
         self.send(|answer| Command::Restart { mode, answer }).await?
     }
 
+    /// Whether its own directory, if it has one, outlives its end.
+    fn keep_files(&self, keep: bool) {
+        self.ending.keeps_files.store(keep, Ordering::Release);
+    }
+
     async fn close(&self, reason: &str) {
         // Whoever closes it first says why.
         let _already = self.ending.reason.set(reason.to_owned());
@@ -590,6 +606,11 @@ impl Session {
     /// Its task is gone though nobody closed it: a bug, which must not leave a name that leads nowhere.
     fn is_lost(&self) -> bool {
         self.ending.closed.is_cancelled()
+    }
+
+    /// Where its files are.
+    pub fn workspace(&self) -> &Workspace {
+        &self.info.workspace
     }
 
     pub fn status(&self) -> Status {
@@ -604,7 +625,7 @@ impl Session {
             python: self.info.interpreter.version.clone(),
             executable: self.info.interpreter.executable.display().to_string(),
             sandbox: self.info.profile.name().to_owned(),
-            cwd: self.info.profile.working_directory().unwrap_or(&self.info.cwd).display().to_string(),
+            cwd: self.info.workspace.seen_as.display().to_string(),
             client: self.info.client.clone(),
             description: self.info.description.clone(),
             opened_at: self.info.opened_at.to_string(),
@@ -648,6 +669,7 @@ pub struct Parts {
     pub interpreters: Interpreters,
     pub journal: Journal,
     pub outputs: Arc<Outputs>,
+    pub workspaces: Workspaces,
     pub jobs: Jobs,
     pub checkpoints: Checkpoints,
     pub python: Option<String>,
@@ -657,12 +679,20 @@ pub struct Parts {
 }
 
 impl Parts {
-    pub fn new(config: &Config, probes: Probes, journal: Journal, outputs: Outputs, store: saved::Store) -> Self {
+    pub fn new(
+        config: &Config,
+        probes: Probes,
+        journal: Journal,
+        outputs: Outputs,
+        store: saved::Store,
+        workspaces: Workspaces,
+    ) -> Self {
         Self {
             probes,
             interpreters: Interpreters::default(),
             journal,
             outputs: Arc::new(outputs),
+            workspaces,
             jobs: Jobs::default(),
             checkpoints: config.checkpoints,
             python: config.python.clone(),
@@ -704,8 +734,10 @@ pub struct Sessions {
 impl Sessions {
     pub fn new(parts: Parts) -> Arc<Self> {
         let parts = Arc::new(parts);
+        let stopped = keeping::load(&parts);
+        keeping::remove_left_directories(&parts, &stopped);
         let sessions = Arc::new(Self {
-            stopped: Mutex::new(keeping::load(&parts)),
+            stopped: Mutex::new(stopped),
             parts,
             registry: Mutex::default(),
             defaults: Mutex::default(),
@@ -861,6 +893,7 @@ impl Sessions {
         };
         let reservation = self.reserve(caller, &name)?;
         let ttl = if name == handle { FRESH_TTL.min(self.parts.session_ttl) } else { self.parts.session_ttl };
+        let (workspace, directory) = self.workspace_for(profile, &handle, &cwd).await?;
         let opened_at = Timestamp::now();
         let definition = saved::Definition {
             handle: handle.to_string(),
@@ -886,6 +919,7 @@ impl Sessions {
             owner: caller.owner.clone(),
             client: caller.client.clone(),
             cwd,
+            workspace,
             env,
             interpreter,
             base,
@@ -896,7 +930,7 @@ impl Sessions {
             opened_at,
             ttl,
         });
-        let seed = task::Seed::New { cell: info.definition.cell, save };
+        let seed = task::Seed::New { cell: info.definition.cell, save, directory };
         let session = task::start(info.clone(), self.parts.clone(), seed).await?;
         if info.definition.keep {
             let (store, definition) = (self.parts.store.clone(), info.definition.clone());
@@ -960,6 +994,23 @@ impl Sessions {
         );
         let mut registry = self.registry.lock().expect("no panic while locked");
         registry.open.insert(info.handle.clone(), session.clone());
+    }
+
+    /// Where the files of a new session are: in its working directory, or in one of its own when it is confined.
+    async fn workspace_for(
+        &self,
+        profile: Profile,
+        handle: &Arc<str>,
+        cwd: &std::path::Path,
+    ) -> Result<(Workspace, Option<Arc<OwnDirectory>>), Error> {
+        if !profile.is_confined() {
+            return Ok((Workspace::open(cwd), None));
+        }
+        let (workspaces, handle) = (self.parts.workspaces.clone(), handle.clone());
+        let seen_as = std::path::Path::new(confine::WORKSPACE);
+        let made = tokio::task::spawn_blocking(move || workspaces.make(&handle, seen_as, confine::new_outer_id()));
+        let made = made.await.map_err(std::io::Error::other).and_then(|made| made).map_err(Error::Workspace)?;
+        Ok((made.0, Some(Arc::new(made.1))))
     }
 
     /// The base interpreter of a venv, if a session of the venv can be made from it exactly.

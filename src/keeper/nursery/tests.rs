@@ -224,11 +224,17 @@ impl TestNursery {
     }
 
     /// The keeper's control socket, its pidfd and its first report.
-    fn keeper(&self, read_only: &[&Path], writable: &[&Path]) -> (OwnedFd, OwnedFd, Report, Vec<OwnedFd>) {
+    fn keeper(
+        &self,
+        read_only: &[&Path],
+        writable: &[&Path],
+        workspace: Option<&Path>,
+    ) -> (OwnedFd, OwnedFd, Report, Vec<OwnedFd>) {
         let request = Request::Keeper(KeeperRequest {
             id: 5,
             read_only: read_only.iter().map(|path| path.to_path_buf()).collect(),
             writable: writable.iter().map(|path| path.to_path_buf()).collect(),
+            workspace: workspace.map(Path::to_path_buf),
             tmp_mb: 1,
             network: false,
             uid: Some(OUTER),
@@ -315,7 +321,14 @@ fn a_session_sees_its_own_world_only() {
         let (prefix, alias, project, venv) =
             (home.join("prefix"), home.join("alias"), home.join("project"), home.join("project/.venv"));
         let missing = home.join("missing");
-        let (control, pidfd, report, ruleset) = nursery.keeper(&[&alias, &venv, &missing, &missing], &[&project]);
+        let space = home.join("space");
+        std::fs::create_dir(&space).unwrap();
+        if rustix::process::geteuid().is_root() {
+            let owner = Some(user.unwrap_or(OUTER));
+            std::os::unix::fs::chown(&space, owner, owner).unwrap();
+        }
+        let (control, pidfd, report, ruleset) =
+            nursery.keeper(&[&alias, &venv, &missing, &missing], &[&project], Some(&space));
         assert_eq!(report, Report::Ready);
         assert_eq!(pid_within(&pidfd).unwrap(), 1);
         let [ruleset] = <[OwnedFd; 1]>::try_from(ruleset).expect("this kernel has Landlock");
@@ -323,12 +336,13 @@ fn a_session_sees_its_own_world_only() {
         let host_socket = format!("pylair-test-{}-{}", std::process::id(), user.unwrap_or(0));
         let _listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&host_socket).unwrap()).unwrap();
         let change_ids = nursery.ready.outer_uid.is_none();
+        let inner = Path::new(WORKSPACE).join("new");
         let visit = Visit {
             change_ids,
             host_pid: i32::try_from(std::process::id()).unwrap(),
             host_socket,
             read: vec![prefix.join("lib/module"), alias.join("lib/module"), venv.join("module"), home.join("private")],
-            write: vec![prefix.join("new"), venv.join("module"), project.join("new")],
+            write: vec![prefix.join("new"), venv.join("module"), project.join("new"), space.join("new"), inner.clone()],
         };
         let (visitor, visitor_pidfd) = nursery.spawn_visitor();
         let (alive, holder) = io::pipe().unwrap();
@@ -367,9 +381,12 @@ fn a_session_sees_its_own_world_only() {
             (&format!("write {}", prefix.join("new").display()), "ReadOnlyFilesystem"),
             (&format!("write {}", venv.join("module").display()), "ReadOnlyFilesystem"),
             (&format!("write {}", project.join("new").display()), project_write),
+            (&format!("write {}", space.join("new").display()), "NotFound"),
+            (&format!("write {}", inner.display()), "ok "),
         ] {
             assert_eq!(found.get(name), Some(&expected), "{name} under {user:?} in\n{text}");
         }
+        assert_eq!(std::fs::read_to_string(space.join("new")).unwrap(), "changed");
         // Refused by Landlock where it can, and by an empty network where it cannot.
         assert!(["PermissionDenied", "NetworkUnreachable"].contains(&found["tcp"]), "under {user:?} in\n{text}");
 
@@ -458,11 +475,11 @@ fn no_request_ends_the_nursery() {
         for (path, why) in
             [("/missing", "open /missing: No such file"), ("relative", "path relative: "), ("/", "path /: ")]
         {
-            let (_, pidfd, report, _) = nursery.keeper(&[], &[Path::new(path)]);
+            let (_, pidfd, report, _) = nursery.keeper(&[], &[Path::new(path)], None);
             assert!(matches!(&report, Report::Failed(said) if said.starts_with(why)), "{report:?}");
             assert!(readable(&pidfd), "it lives on");
         }
-        assert_eq!(nursery.keeper(&[], &[]).2, Report::Ready);
+        assert_eq!(nursery.keeper(&[], &[], None).2, Report::Ready);
         nursery.close();
     }
 }
@@ -471,7 +488,7 @@ fn no_request_ends_the_nursery() {
 fn keepers_outlive_the_nursery() {
     for user in users() {
         let Some(nursery) = TestNursery::start(user) else { continue };
-        let (control, pidfd, report, _) = nursery.keeper(&[], &[]);
+        let (control, pidfd, report, _) = nursery.keeper(&[], &[], None);
         assert_eq!(report, Report::Ready);
         nursery.close();
         send_datagram(&control, Order::Sweep { keep: vec![] }.encode().as_bytes(), &[]).unwrap();

@@ -1,6 +1,9 @@
 //! Checkpoints: the ring of frozen copies, going back to one, and branching from one.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tokio::sync::oneshot;
 
@@ -9,6 +12,7 @@ use super::{
     ask::{Asking, Purpose},
 };
 use crate::{
+    files::OwnDirectory,
     journal::EventKind,
     probe::{
         link::Link,
@@ -38,6 +42,7 @@ pub(in crate::session) struct Branched {
     pub(super) cell: u64,
     pub(super) lineage: Vec<u64>,
     pub(super) sites: Vec<Op>,
+    pub(super) directory: Option<Arc<OwnDirectory>>,
     pub(in crate::session) notes: Vec<String>,
 }
 
@@ -259,12 +264,19 @@ impl Task {
         if !lost.is_empty() {
             notes.push(format!("not in the branch: {}", lost.join(", ")));
         }
-        Ok(Branched { link, cell: self.cell, lineage, sites: self.sites.clone(), notes })
+        Ok(Branched {
+            link,
+            cell: self.cell,
+            lineage,
+            sites: self.sites.clone(),
+            directory: self.directory.clone(),
+            notes,
+        })
     }
 
     /// In the task of a branch.
     pub(super) fn take_over(&mut self, branch: Branched) {
-        let Branched { link, cell, lineage, sites, notes } = branch;
+        let Branched { link, cell, lineage, sites, directory, notes } = branch;
         {
             let mut live = self.live.lock().expect("no panic while locked");
             live.pid = Some(link.pid());
@@ -275,6 +287,7 @@ impl Task {
         self.cell = cell;
         self.lineage = lineage;
         self.sites = sites;
+        self.directory = directory;
         self.pending_notes = notes;
         self.plan_checkpoint();
     }

@@ -2,12 +2,14 @@
 
 use std::{
     path::Path,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
 use super::{Cause, Error, State, Step, Task};
 use crate::{
     journal::EventKind,
+    keeper::confine::Place,
     probe::{
         link::{self, Link, LinkEvent},
         template::Wanted,
@@ -43,18 +45,18 @@ impl Task {
             confined: info.profile.is_confined(),
         };
         let prefix = info.interpreter.is_venv().then(|| info.interpreter.prefix.display().to_string());
-        let cwd = info.profile.working_directory().unwrap_or(&info.cwd);
         let start = Start {
-            cwd: cwd.display().to_string(),
+            cwd: info.workspace.seen_as.display().to_string(),
             env: info.env.clone(),
             executable: info.interpreter.executable.display().to_string(),
             prefix,
             site: info.preload.is_empty(),
             python_path: python_path.clone(),
         };
+        let place = Place { directory: &info.workspace.path, outer_id: info.workspace.owner };
         // Whatever hung at a fork was loaded into the worker that is gone.
         self.checkpoints_given_up = false;
-        let link = Link::open(&self.parts.probes, &wanted, &info.profile, start).await?;
+        let link = Link::open(&self.parts.probes, &wanted, &info.profile, place, start).await?;
         self.link = Some(link);
         let started = self.answer_to(Link::START, START_TIMEOUT).await;
         let (reply, _) = self.unless_failed(started).await?;
@@ -318,6 +320,18 @@ impl Task {
             self.finish(&running.job, execution);
         }
         self.close_link().await;
+        self.leave_directory().await;
         self.parts.journal.record(&self.info.owner, &self.info.handle, EventKind::SessionClosed { reason });
+    }
+
+    async fn leave_directory(&mut self) {
+        let Some(directory) = self.directory.take() else { return };
+        // A branch leaves it to the session it came from whether the directory stays.
+        if self.info.workspace.path.ends_with(&*self.info.handle) {
+            directory.keep(self.ending.keeps_files.load(Ordering::Acquire));
+        }
+        if let Some(directory) = Arc::into_inner(directory) {
+            directory.remove().await;
+        }
     }
 }

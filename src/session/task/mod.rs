@@ -18,9 +18,12 @@ use std::{
 use tokio::sync::mpsc;
 
 use super::{Command, Ending, Error, Info, Live, Parts, RestartMode, Session, State, job::Late};
-use crate::probe::{
-    link::{Link, LinkEvent},
-    wire::{Event, Op},
+use crate::{
+    files::OwnDirectory,
+    probe::{
+        link::{Link, LinkEvent},
+        wire::{Event, Op},
+    },
 };
 
 pub(super) use ask::{Answer, Question};
@@ -39,6 +42,7 @@ pub(super) enum Seed {
     New {
         cell: u64,
         save: Option<PathBuf>,
+        directory: Option<Arc<OwnDirectory>>,
     },
     Branch(Box<Branched>),
 }
@@ -46,7 +50,7 @@ pub(super) enum Seed {
 /// Opens the worker, or takes over the one of a branch, and starts the task.
 pub(super) async fn start(info: Arc<Info>, parts: Arc<Parts>, seed: Seed) -> Result<Session, Error> {
     let (commands, receiver) = mpsc::channel(32);
-    let ending = Arc::new(Ending::default());
+    let ending = Arc::new(Ending { keeps_files: info.definition.keep.into(), ..Ending::default() });
     let live = Arc::new(Mutex::new(Live::new()));
     let mut task = Task {
         info: info.clone(),
@@ -67,11 +71,13 @@ pub(super) async fn start(info: Arc<Info>, parts: Arc<Parts>, seed: Seed) -> Res
         journaled_output: 0,
         checkpoints_given_up: false,
         ending: ending.clone(),
+        directory: None,
     };
     let mut restored = None;
     match seed {
         Seed::Branch(branch) => task.take_over(*branch),
-        Seed::New { cell, save } => {
+        Seed::New { cell, save, directory } => {
+            task.directory = directory;
             task.cell = cell;
             live.lock().expect("no panic while locked").cell = cell;
             task.open_worker().await?;
@@ -109,6 +115,8 @@ struct Task {
     /// A checkpoint hung in the user's own fork hooks; none is asked for again.
     checkpoints_given_up: bool,
     ending: Arc<Ending>,
+    /// The session's own directory, shared with those branched off: it is removed with the last of them, after the worker.
+    directory: Option<Arc<OwnDirectory>>,
 }
 
 impl Task {
