@@ -13,6 +13,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::{Exit, Failure, Surroundings, chain, client::Client, say};
 use crate::{
+    caller::Door,
     config::{Config, Flags},
     daemon::{
         DaemonStatus,
@@ -56,7 +57,7 @@ fn serve() -> Result<(), String> {
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(Mutex::new(log)).init();
     let config = Config::resolve(&Flags::default(), &surroundings.env, None, &surroundings.places)
         .map_err(|error| chain(&error))?;
-    let selection = Selection::parse(None, false)?;
+    let selection = Selection::parse(None, false, Door::Http)?;
     let run = Run { config, places: surroundings.places, selection, foreground: false };
     let runtime = runtime().map_err(|error| error.to_string())?;
     runtime.block_on(async {

@@ -40,7 +40,7 @@ const MAX_QUICK_DEATHS: u32 = 3;
 
 pub fn mcp(args: &McpArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
     // Said here and not only by the daemon, so that a typing mistake is told before anything is started.
-    let selection = Selection::parse(args.tools.tools.as_deref(), args.tools.readonly)
+    let selection = Selection::parse(args.tools.tools.as_deref(), args.tools.readonly, Door::Bridge)
         .map_err(|message| Failure::new(message, "see `pylair mcp --help`"))?;
     if args.standalone {
         return standalone(selection, surroundings);

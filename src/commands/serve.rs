@@ -2,6 +2,7 @@
 
 use super::{Exit, Failure, Surroundings, client::Client, complain, daemon::runtime, log_to_stderr, say};
 use crate::{
+    caller::Door,
     cli::ServeArgs,
     config::Flags,
     daemon::{
@@ -14,7 +15,7 @@ use crate::{
 pub fn serve(args: &ServeArgs, surroundings: Surroundings) -> Result<Exit, Failure> {
     log_to_stderr("warn,pylair=info");
     let config = surroundings.config(&Flags { host: args.host.clone(), port: args.port })?;
-    let selection = Selection::parse(args.tools.tools.as_deref(), args.tools.readonly)
+    let selection = Selection::parse(args.tools.tools.as_deref(), args.tools.readonly, Door::Http)
         .map_err(|message| Failure::new(message, "see `pylair serve --help`"))?;
     replace_idle_daemon(&surroundings)?;
     let token = surroundings.places.token();

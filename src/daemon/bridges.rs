@@ -97,7 +97,7 @@ async fn serve(daemon: Arc<Daemon>, connection: OwnedFd) {
             "run `pylair stop` to end the old daemon and its sessions; the next call starts a new one",
         );
     }
-    let selection = match Selection::parse(hello.flags.tools.as_deref(), hello.flags.readonly) {
+    let selection = match Selection::parse(hello.flags.tools.as_deref(), hello.flags.readonly, Door::Bridge) {
         Ok(selection) => selection,
         Err(error) => return refuse(&error, "see `pylair mcp --help`"),
     };

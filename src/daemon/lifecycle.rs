@@ -176,7 +176,7 @@ pub async fn open(run: Run, program: &Path) -> Result<Opened, Error> {
         let token = token::load_or_create(&token_path).map_err(|e| file(&token_path, e))?;
         let at = format!("http://{host}:{port}");
         daemon.set_http(at.clone());
-        let router = router::tcp(&daemon, Door::new(token, &host, port, run.selection.is_readonly()), run.selection);
+        let router = router::tcp(&daemon, Door::new(token, &host, port, &run.selection), run.selection);
         let stop = daemon.shutdown.clone();
         servers.push(tokio::spawn(async move {
             let serving = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());

@@ -234,11 +234,6 @@ impl Workspace {
     }
 }
 
-/// The resource of a file.
-pub fn file_uri(session: &str, path: &str) -> String {
-    format!("pylair://file/{session}/{}", encode_path(path))
-}
-
 /// A path as it is written in a URL.
 pub fn encode_path(path: &str) -> String {
     use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -281,8 +276,8 @@ mod tests {
     }
 
     #[test]
-    fn uris_and_messages_hold_any_name() {
-        assert_eq!(file_uri("main", "out/a b%?.csv"), "pylair://file/main/out/a%20b%25%3F.csv");
+    fn urls_and_messages_hold_any_name() {
+        assert_eq!(encode_path("out/a b%?.csv"), "out/a%20b%25%3F.csv");
         assert_eq!(shown("a\nb"), "a\\nb");
         assert_eq!(shown(&"x".repeat(300)).chars().count(), 201);
     }

@@ -26,6 +26,7 @@ use super::{
 use crate::{
     caller::{Caller, DefaultSession},
     daemon::{Daemon, Holder, VERSION},
+    files::{self, Content},
     output::Which,
     session::output_uri,
 };
@@ -178,6 +179,38 @@ impl Server {
         })
     }
 
+    async fn read_file(&self, caller: &Caller, uri: &str, path: &str) -> Result<ResourceContents, ErrorData> {
+        let not_found = |message: String| ErrorData::resource_not_found(message, None);
+        let decoded = percent_encoding::percent_decode_str(path).decode_utf8();
+        let decoded = decoded.map_err(|error| not_found(format!("{uri} is not UTF-8: {error}")))?;
+        let (target, path) = decoded
+            .split_once('/')
+            .ok_or_else(|| not_found(format!("{uri} names no file; it is pylair://file/SESSION/PATH")))?;
+        let session = self.daemon.sessions.existing(caller, Some(target)).await;
+        let session = session.map_err(|error| not_found(format!("{error}; {}", error.hint())))?;
+        let refused = |error: files::Error| not_found(format!("{}; {}", error.message(), error.hint()));
+        let page = session.workspace().read(path, 0, files::MAX_PAGE_BYTES).await.map_err(refused)?;
+        if page.next_offset.is_some() {
+            let (name, encoded) = (&session.info.name, files::encode_path(path));
+            let message = format!(
+                "`{path}` has {} bytes, a resource at most {}; read it in pages with read_file, or whole from \
+                 GET /files/download/{encoded}?target={name}",
+                page.bytes,
+                files::MAX_PAGE_BYTES
+            );
+            return Err(ErrorData::invalid_params(message, None));
+        }
+        Ok(match page.content {
+            Content::Text(text) => ResourceContents::text(text, uri).with_mime_type("text/plain"),
+            Content::Image { mime, bytes } => {
+                ResourceContents::blob(BASE64_STANDARD.encode(bytes), uri).with_mime_type(mime)
+            }
+            Content::Bytes(bytes) => {
+                ResourceContents::blob(BASE64_STANDARD.encode(bytes), uri).with_mime_type("application/octet-stream")
+            }
+        })
+    }
+
     async fn read_history(&self, caller: &Caller, target: &str) -> Result<String, ErrorData> {
         let session = self
             .daemon
@@ -297,6 +330,8 @@ impl ServerHandler for Server {
             ResourceTemplate::new("pylair://history/{session}", "history")
                 .with_description("What happened in a session")
                 .with_mime_type("application/x-ndjson"),
+            ResourceTemplate::new("pylair://file/{session}/{+path}", "file")
+                .with_description("A file of a session's workspace"),
         ]))
     }
 
@@ -308,6 +343,9 @@ impl ServerHandler for Server {
         let uri = request.uri;
         let (path, query) = uri.split_once('?').unwrap_or((&uri, ""));
         let caller = self.caller(&context);
+        if let Some(file) = path.strip_prefix("pylair://file/") {
+            return Ok(ReadResourceResult::new(vec![self.read_file(&caller, &uri, file).await?]).into());
+        }
         let (text, mime) = if let Some(job) = path.strip_prefix("pylair://output/") {
             (self.read_output(&uri, job, query)?, "text/plain")
         } else if let Some((job, index)) = path.strip_prefix("pylair://display/").and_then(|path| path.split_once('/'))
@@ -318,7 +356,8 @@ impl ServerHandler for Server {
             (self.read_history(&caller, target).await?, "application/x-ndjson")
         } else {
             let message = format!(
-                "there is no resource {uri}; there are pylair://output/JOB, pylair://display/JOB/N and pylair://history/SESSION"
+                "there is no resource {uri}; there are pylair://output/JOB, pylair://display/JOB/N, pylair://file/SESSION/PATH \
+                 and pylair://history/SESSION"
             );
             return Err(ErrorData::resource_not_found(message, None));
         };

@@ -20,6 +20,7 @@ use crate::{
     caller::{Caller, DefaultSession, Door},
     config::seconds,
     daemon::{Daemon, Holder},
+    files,
     output::{Stream, Which},
     session::{self, Job, Report, Session},
 };
@@ -49,7 +50,7 @@ pub struct Failure {
 }
 
 #[derive(Debug)]
-struct ApiError(StatusCode, Failure);
+pub(super) struct ApiError(StatusCode, Failure);
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
@@ -60,7 +61,7 @@ impl IntoResponse for ApiError {
 impl From<session::Error> for ApiError {
     fn from(error: session::Error) -> Self {
         let status = match error.kind() {
-            "unknown_session" | "unknown_job" | "closed_session" => StatusCode::NOT_FOUND,
+            "unknown_session" | "unknown_job" | "closed_session" | "no_session" => StatusCode::NOT_FOUND,
             "busy" | "name_taken" | "ambiguous_session" => StatusCode::CONFLICT,
             "not_allowed" => StatusCode::FORBIDDEN,
             _ => StatusCode::UNPROCESSABLE_ENTITY,
@@ -69,8 +70,23 @@ impl From<session::Error> for ApiError {
     }
 }
 
+impl From<files::Error> for ApiError {
+    fn from(error: files::Error) -> Self {
+        let status = match error.kind() {
+            "bad_argument" => StatusCode::BAD_REQUEST,
+            "outside_workspace" => StatusCode::FORBIDDEN,
+            "not_found" | "workspace_gone" => StatusCode::NOT_FOUND,
+            "too_large" => StatusCode::PAYLOAD_TOO_LARGE,
+            "no_space" => StatusCode::INSUFFICIENT_STORAGE,
+            _ => StatusCode::UNPROCESSABLE_ENTITY,
+        };
+        let (kind, hint) = (error.kind().to_owned(), error.hint().to_owned());
+        Self(status, Failure { kind, message: error.message(), hint })
+    }
+}
+
 impl ApiError {
-    fn bad(message: impl Into<String>, hint: &str) -> Self {
+    pub(super) fn bad(message: impl Into<String>, hint: &str) -> Self {
         let failure = Failure { kind: "bad_argument".to_owned(), message: message.into(), hint: hint.to_owned() };
         Self(StatusCode::BAD_REQUEST, failure)
     }
@@ -84,7 +100,7 @@ pub struct Origin {
     pub env: Option<BTreeMap<String, String>>,
 }
 
-async fn caller(daemon: &Arc<Daemon>, entrance: Entrance, from: Origin) -> Result<Caller, ApiError> {
+pub(super) async fn caller(daemon: &Arc<Daemon>, entrance: Entrance, from: Origin) -> Result<Caller, ApiError> {
     match entrance {
         Entrance::Unix(peer) => Ok(daemon.caller_of_process(peer.pid, from.cwd, from.env.unwrap_or_default()).await?),
         Entrance::Tcp => {
@@ -96,7 +112,7 @@ async fn caller(daemon: &Arc<Daemon>, entrance: Entrance, from: Origin) -> Resul
 }
 
 /// The caller of a request that needs no default session, so that it does not matter if two clients are equally near.
-async fn caller_with_target(daemon: &Arc<Daemon>, entrance: Entrance, from: Origin) -> Caller {
+pub(super) async fn caller_with_target(daemon: &Arc<Daemon>, entrance: Entrance, from: Origin) -> Caller {
     let (cwd, env) = (from.cwd.clone(), from.env.clone().unwrap_or_default());
     caller(daemon, entrance, from).await.unwrap_or_else(|_| Caller {
         door: Door::Cli,

@@ -1,4 +1,4 @@
-//! Routes: `/health`, `/mcp`, `/api/…`. Who may come in is settled here, before any function runs.
+//! Routes: `/health`, `/mcp`, `/api/…`, `/files/…`. Who may come in is settled here, before any function runs.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use axum::{
 };
 use tokio::net::{UnixListener, UnixStream};
 
-use super::{api, token};
+use super::{api, files, token};
 use crate::{
     daemon::{Daemon, VERSION},
     mcp::{
@@ -71,7 +71,7 @@ pub fn unix(daemon: Arc<Daemon>) -> Router {
         request.extensions_mut().insert(Entrance::Unix(peer));
         next.run(request).await
     }
-    api::router(daemon).layer(axum::middleware::from_fn(check))
+    api::router(daemon.clone()).merge(files::router(daemon)).layer(axum::middleware::from_fn(check))
 }
 
 /// What the TCP door was opened with.
@@ -81,18 +81,25 @@ pub struct Door {
     pub allowed_hosts: Arc<[String]>,
     pub allowed_origins: Arc<[String]>,
     pub readonly: bool,
+    pub readonly_files: bool,
 }
 
 impl Door {
     /// The door on this address: loopback names with its port, and no browser origin but its own.
-    pub fn new(token: String, host: &str, port: u16, readonly: bool) -> Self {
+    pub fn new(token: String, host: &str, port: u16, selection: &Selection) -> Self {
         let mut names = vec!["127.0.0.1".to_owned(), "localhost".to_owned(), "[::1]".to_owned()];
         if !names.iter().any(|name| name == host) {
             names.push(host.to_owned());
         }
         let allowed_hosts = names.iter().map(|name| format!("{name}:{port}")).collect();
         let allowed_origins = names.iter().map(|name| format!("http://{name}:{port}")).collect();
-        Self { token: token.into(), allowed_hosts, allowed_origins, readonly }
+        Self {
+            token: token.into(),
+            allowed_hosts,
+            allowed_origins,
+            readonly: selection.is_readonly(),
+            readonly_files: selection.is_readonly_for_files(),
+        }
     }
 
     /// Why this request is refused, if it is.
@@ -129,11 +136,14 @@ pub fn tcp(daemon: &Arc<Daemon>, door: Door, selection: Selection) -> Router {
             return response;
         }
         // Whatever changes something is a POST; `/mcp` chooses its tools itself.
-        if door.readonly && request.method() != Method::GET && request.uri().path().starts_with("/api/") {
+        let path = request.uri().path();
+        let is_refused =
+            (door.readonly && path.starts_with("/api/")) || (door.readonly_files && path.starts_with("/files/"));
+        if is_refused && request.method() != Method::GET {
             let failure = api::Failure {
                 kind: "not_allowed".to_owned(),
                 message: "this server was started to serve only what changes nothing".to_owned(),
-                hint: "start it without --readonly and with the toolset `run`".to_owned(),
+                hint: "start it without --readonly and with the toolset `run`, or `files` for those".to_owned(),
             };
             return (StatusCode::FORBIDDEN, axum::Json(failure)).into_response();
         }
@@ -149,6 +159,7 @@ pub fn tcp(daemon: &Arc<Daemon>, door: Door, selection: Selection) -> Router {
     let for_mcp = daemon.clone();
     let mcp = mcp_service(move || Server::new(for_mcp.clone(), ClientSide::Http, selection.clone(), None), options);
     api::router(daemon.clone())
+        .merge(files::router(daemon.clone()))
         .nest_service("/mcp", mcp)
         .layer(axum::middleware::from_fn_with_state(door, check))
         // Says that something is here, and nothing else.
@@ -161,7 +172,8 @@ mod tests {
 
     #[test]
     fn only_our_host_our_origin_and_the_token_come_in() {
-        let door = Door::new("secret".to_owned(), "127.0.0.1", 7420, false);
+        let selection = Selection::parse(None, false, crate::caller::Door::Http).unwrap();
+        let door = Door::new("secret".to_owned(), "127.0.0.1", 7420, &selection);
         let check = |pairs: &[(&'static str, &'static str)]| {
             let headers = pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
             door.refusal(&headers).map_or(200, |(status, _)| status.as_u16())

@@ -15,6 +15,7 @@ mod death;
 mod exec;
 mod execute;
 mod faults;
+mod files;
 mod http;
 mod interrupt;
 mod jobs;

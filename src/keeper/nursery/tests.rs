@@ -403,7 +403,7 @@ fn a_session_sees_its_own_world_only() {
 fn a_branch_ends_without_its_keeper() {
     for user in users() {
         let Some(nursery) = TestNursery::start(user) else { continue };
-        let (control, pidfd, _, ruleset) = nursery.keeper(&[], &[]);
+        let (control, pidfd, _, ruleset) = nursery.keeper(&[], &[], None);
         let [ruleset] = <[OwnedFd; 1]>::try_from(ruleset).expect("this kernel has Landlock");
         let (visitor, _visitor_pidfd) = nursery.spawn_visitor();
         pass_credentials(&visitor).unwrap();

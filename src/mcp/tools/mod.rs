@@ -2,6 +2,7 @@
 //! reads it. The functions are in files by subject.
 
 mod admin;
+mod files;
 mod look;
 mod session;
 
@@ -13,7 +14,7 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
 use super::{render, server::Call};
-use crate::session as core;
+use crate::{caller::Door, files as core_files, session as core};
 
 /// A group of tools that can be chosen with `--tools`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,11 +23,25 @@ pub enum Toolset {
     Look,
     Admin,
     Extra,
+    Files,
 }
 
 impl Toolset {
-    const ALL: &[(&str, Self)] =
-        &[("run", Self::Run), ("look", Self::Look), ("admin", Self::Admin), ("extra", Self::Extra)];
+    const ALL: &[(&str, Self)] = &[
+        ("run", Self::Run),
+        ("look", Self::Look),
+        ("admin", Self::Admin),
+        ("files", Self::Files),
+        ("extra", Self::Extra),
+    ];
+
+    /// What is served to whoever does not choose. A client on stdio has files of its own.
+    fn default_for(door: Door) -> &'static str {
+        match door {
+            Door::Bridge | Door::Cli => "run,look,admin",
+            Door::Http => "run,look,admin,files",
+        }
+    }
 }
 
 /// Which tools a client is served.
@@ -37,10 +52,12 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// From the value of `--tools`, such as `run,look` or `all`.
-    pub fn parse(tools: Option<&str>, readonly: bool) -> Result<Self, String> {
+    /// From the value of `--tools`, such as `run,look` or `all`; without one, what this door serves by default.
+    pub fn parse(tools: Option<&str>, readonly: bool, door: Door) -> Result<Self, String> {
         let mut toolsets = BTreeSet::new();
-        for name in tools.unwrap_or("all").split(',').map(str::trim).filter(|name| !name.is_empty()) {
+        for name in
+            tools.unwrap_or(Toolset::default_for(door)).split(',').map(str::trim).filter(|name| !name.is_empty())
+        {
             if name == "all" {
                 toolsets.extend(Toolset::ALL.iter().map(|(_, toolset)| *toolset));
                 continue;
@@ -60,6 +77,11 @@ impl Selection {
         self.readonly || !self.toolsets.contains(&Toolset::Run)
     }
 
+    /// Files may not be changed either.
+    pub fn is_readonly_for_files(&self) -> bool {
+        self.is_readonly() && (self.readonly || !self.toolsets.contains(&Toolset::Files))
+    }
+
     fn includes(&self, tool: &Tool) -> bool {
         self.toolsets.contains(&tool.toolset) && (!self.readonly || tool.effect == Effect::Reads)
     }
@@ -74,7 +96,7 @@ pub enum Effect {
     Adds,
     /// May change or destroy anything the user can reach.
     RunsCode,
-    /// Ends or resets something; doing it twice is doing it once.
+    /// Ends, resets or replaces something; doing it twice is doing it once.
     Ends,
 }
 
@@ -103,6 +125,12 @@ pub struct ToolError {
 impl From<core::Error> for ToolError {
     fn from(error: core::Error) -> Self {
         Self { kind: error.kind(), message: error.message(), hint: error.hint() }
+    }
+}
+
+impl From<core_files::Error> for ToolError {
+    fn from(error: core_files::Error) -> Self {
+        Self { kind: error.kind(), message: error.message(), hint: error.hint().to_owned() }
     }
 }
 
@@ -288,6 +316,46 @@ pub static TABLE: &[Tool] = &[
         output: Some(schema::<admin::Status>),
         function: |call| Box::pin(admin::get_status(call)),
     },
+    Tool {
+        name: "list_files",
+        title: "List files",
+        description: "List a directory of the session's workspace, without what .gitignore names and tools cache.",
+        toolset: Toolset::Files,
+        effect: Effect::Reads,
+        input: input::<files::ListArgs>,
+        output: Some(schema::<files::Listed>),
+        function: |call| Box::pin(files::list(call)),
+    },
+    Tool {
+        name: "read_file",
+        title: "Read a file",
+        description: "Read a file of the session's workspace: text in pages, PNG and JPEG as images, the rest as base64.",
+        toolset: Toolset::Files,
+        effect: Effect::Reads,
+        input: input::<files::ReadArgs>,
+        output: None,
+        function: |call| Box::pin(files::read(call)),
+    },
+    Tool {
+        name: "write_file",
+        title: "Write a file",
+        description: "Write a file in the session's workspace, at once and as a whole; missing directories are made.",
+        toolset: Toolset::Files,
+        effect: Effect::Ends,
+        input: input::<files::WriteArgs>,
+        output: Some(schema::<files::Wrote>),
+        function: |call| Box::pin(files::write(call)),
+    },
+    Tool {
+        name: "delete_file",
+        title: "Delete a file",
+        description: "Delete a file, a symlink or an empty directory of the session's workspace.",
+        toolset: Toolset::Files,
+        effect: Effect::Ends,
+        input: input::<files::DeleteArgs>,
+        output: Some(schema::<core_files::Deleted>),
+        function: |call| Box::pin(files::delete(call)),
+    },
 ];
 
 /// The tool of this name, if the client is served it.
@@ -430,26 +498,42 @@ mod tests {
 
     #[test]
     fn readonly_leaves_only_tools_that_read() {
-        let selection = Selection::parse(None, true).unwrap();
+        let selection = Selection::parse(Some("all"), true, Door::Bridge).unwrap();
         let names: Vec<_> = listed(&selection).iter().map(|tool| tool.name.to_string()).collect();
-        assert_eq!(names, ["list_targets", "get_status"]);
-        assert!(find("execute", &selection).is_none());
+        for name in ["list_targets", "get_status", "list_files", "read_file"] {
+            assert!(names.iter().any(|listed| listed == name), "{name} in {names:?}");
+        }
+        for name in ["execute", "write_file", "delete_file"] {
+            assert!(find(name, &selection).is_none(), "{name}");
+        }
+        assert!(selection.is_readonly_for_files());
     }
 
     #[test]
     fn toolsets_are_chosen_by_name() {
-        let names = |tools| listed(&Selection::parse(Some(tools), false).unwrap()).len();
+        let select = |tools, door| Selection::parse(tools, false, door).unwrap();
+        let names = |tools| listed(&select(Some(tools), Door::Bridge)).len();
         assert_eq!(names("all"), TABLE.len());
-        assert_eq!(names("look, admin"), 2);
+        let of = |toolset| TABLE.iter().filter(|tool| tool.toolset == toolset).count();
+        assert_eq!(names("look, admin"), of(Toolset::Look) + of(Toolset::Admin));
         assert_eq!(
-            Selection::parse(Some("walk"), false).unwrap_err(),
-            "there is no toolset `walk`; there are run, look, admin and all"
+            Selection::parse(Some("walk"), false, Door::Http).unwrap_err(),
+            "there is no toolset `walk`; there are run, look, admin, files, extra and all"
         );
     }
 
     #[test]
+    fn files_are_served_over_http_and_to_whoever_asks_for_them() {
+        let serves = |tools, door| find("write_file", &Selection::parse(tools, false, door).unwrap()).is_some();
+        assert!(serves(None, Door::Http) && !serves(None, Door::Bridge));
+        assert!(serves(Some("files"), Door::Bridge) && serves(Some("all"), Door::Bridge));
+        let only_files = Selection::parse(Some("files"), false, Door::Http).unwrap();
+        assert!(only_files.is_readonly() && !only_files.is_readonly_for_files());
+    }
+
+    #[test]
     fn every_tool_is_annotated_and_described_briefly() {
-        for tool in listed(&Selection::parse(None, false).unwrap()) {
+        for tool in listed(&Selection::parse(Some("all"), false, Door::Http).unwrap()) {
             let annotations = tool.annotations.unwrap();
             assert!(annotations.read_only_hint.is_some() && annotations.destructive_hint.is_some(), "{}", tool.name);
             assert!(tool.description.unwrap().len() < 300, "{}", tool.name);
@@ -459,7 +543,7 @@ mod tests {
 
     #[test]
     fn schemas_hold_nothing_that_validators_stumble_over() {
-        let text = serde_json::to_string(&listed(&Selection::parse(None, false).unwrap())).unwrap();
+        let text = serde_json::to_string(&listed(&Selection::parse(Some("all"), false, Door::Http).unwrap())).unwrap();
         for word in ["\"format\"", "$schema", "$ref", "$defs"] {
             assert!(!text.contains(word), "{word} in {text}");
         }

@@ -352,7 +352,7 @@ pub struct OpenArgs {
     startup: Option<String>,
     /// Modules to have imported already, which makes opening fast
     preload: Option<Vec<String>>,
-    /// `open` (your own rights, default) or `sealed` (no network, no files but a private /tmp)
+    /// `open` (your own rights, default) or `sealed` (no network, no files but its own workspace and /tmp)
     sandbox: Option<String>,
     description: Option<String>,
     /// Keep its definition when it is closed; the next use starts it again

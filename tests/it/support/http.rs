@@ -35,16 +35,22 @@ impl Server {
 
     /// A POST to `/mcp` with everything in order, to be spoiled by the test.
     pub fn post(&self, message: &Value) -> Request {
+        self.request("POST", "/mcp", message.to_string())
+            .header("Accept", "application/json, text/event-stream")
+            .header("Content-Type", "application/json")
+    }
+
+    /// Any request of somebody who has the token.
+    pub fn request(&self, method: &'static str, path: &str, body: impl Into<Vec<u8>>) -> Request {
         Request {
             port: self.port,
-            path: "/mcp".to_owned(),
+            method,
+            path: path.to_owned(),
             headers: vec![
                 ("Host".to_owned(), format!("127.0.0.1:{}", self.port)),
                 ("Authorization".to_owned(), format!("Bearer {}", self.token)),
-                ("Accept".to_owned(), "application/json, text/event-stream".to_owned()),
-                ("Content-Type".to_owned(), "application/json".to_owned()),
             ],
-            body: message.to_string(),
+            body: body.into(),
         }
     }
 
@@ -77,9 +83,10 @@ impl Drop for Server {
 
 pub struct Request {
     port: u16,
+    method: &'static str,
     path: String,
     headers: Vec<(String, String)>,
-    body: String,
+    body: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -110,13 +117,15 @@ impl Request {
     pub fn open(self) -> TcpStream {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("the port is open");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
-        let mut text = format!("POST {} HTTP/1.0\r\nContent-Length: {}\r\n", self.path, self.body.len());
+        let mut text = format!("{} {} HTTP/1.0\r\n", self.method, self.path);
+        if !self.headers.iter().any(|(name, _)| name == "Content-Length") {
+            text.extend(["Content-Length: ", &self.body.len().to_string(), "\r\n"]);
+        }
         for (name, value) in &self.headers {
             text.extend([name, ": ", value, "\r\n"]);
         }
         text.push_str("\r\n");
-        text.push_str(&self.body);
-        stream.write_all(text.as_bytes()).expect("the server reads");
+        stream.write_all(text.as_bytes()).and_then(|()| stream.write_all(&self.body)).expect("the server reads");
         stream
     }
 

@@ -1,0 +1,370 @@
+//! The functions behind `/files`: uploads and downloads of any size up to the limits, streamed.
+//!
+//! What is downloaded was made by somebody's code: it is never shown in our origin, only saved.
+
+use std::{
+    io::SeekFrom,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use axum::{
+    Extension, Json, Router,
+    body::{Body, Bytes},
+    extract::{DefaultBodyLimit, Path, Query, Request, State},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use futures::{Stream, StreamExt};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt, AsyncSeekExt};
+use tokio_util::io::ReaderStream;
+
+use super::{
+    api::{self, ApiError, Origin},
+    form::{self, Form},
+    router::Entrance,
+};
+use crate::{
+    caller::{Caller, DefaultSession},
+    daemon::{Daemon, Holder},
+    files::{Download, Error, MAX_UPLOAD_BYTES, Staged, UPLOADS, Workspace, Written, encode_path},
+    session::Session,
+};
+
+/// As much as is written at once.
+const CHUNK_BYTES: usize = 1 << 20;
+/// As many files as one form may have.
+const MAX_FILES: usize = 1000;
+
+pub fn router(daemon: Arc<Daemon>) -> Router {
+    Router::new()
+        .route("/files/upload", post(upload))
+        .route("/files/download/{*path}", get(download))
+        // Uploads are counted as they are written.
+        .layer(DefaultBodyLimit::disable())
+        .with_state(daemon)
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UploadQuery {
+    target: Option<String>,
+    /// The file; for a form, the directory its files go to.
+    path: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Uploaded {
+    session: String,
+    files: Vec<Written>,
+}
+
+/// Takes the body as one file, or the files of a form. All of them or none: they are put in place together, at the end.
+async fn upload(
+    State(daemon): State<Arc<Daemon>>,
+    Extension(entrance): Extension<Entrance>,
+    Query(query): Query<UploadQuery>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let _hold = daemon.hold(Holder::Request);
+    let named = query.path.unwrap_or_default();
+    let length = number(request.headers(), header::CONTENT_LENGTH);
+    if length.is_some_and(|length| length > MAX_UPLOAD_BYTES) {
+        return Err(Error::TooLarge { path: named, limit: MAX_UPLOAD_BYTES }.into());
+    }
+    let caller = caller(&daemon, entrance, query.target.is_some()).await?;
+    let session = daemon.sessions.target(&caller, query.target.as_deref()).await?;
+    let mut batch = Batch { session, staged: Vec::new(), buffer: Vec::new() };
+    let content_type = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let content_type = content_type.map(|kind| kind.trim().to_owned()).unwrap_or_default();
+    let is_over = AtomicBool::new(false);
+    let body = std::pin::pin!(limited(request.into_body().into_data_stream(), &is_over));
+    let received = if content_type.get(..FORM.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(FORM)) {
+        receive_form(&mut batch, if named.is_empty() { UPLOADS } else { &named }, &content_type, body).await
+    } else {
+        let path = if named.is_empty() { format!("{UPLOADS}/{}", new_name()) } else { named.clone() };
+        receive_file(&mut batch, path, body).await
+    };
+    if is_over.load(Ordering::Relaxed) {
+        return Err(Error::TooLarge { path: named, limit: MAX_UPLOAD_BYTES }.into());
+    }
+    received?;
+    Ok(Json(batch.commit().await?).into_response())
+}
+
+async fn receive_file(
+    batch: &mut Batch,
+    path: String,
+    mut body: impl Stream<Item = Result<Bytes, String>> + Unpin,
+) -> Result<(), ApiError> {
+    batch.begin(path).await?;
+    while let Some(chunk) = body.next().await {
+        let broken = |error| ApiError::bad(format!("the upload broke off: {error}"), "send it again");
+        batch.write(&chunk.map_err(broken)?).await?;
+    }
+    batch.flush().await
+}
+
+async fn receive_form(
+    batch: &mut Batch,
+    directory: &str,
+    content_type: &str,
+    body: impl Stream<Item = Result<Bytes, String>> + Unpin,
+) -> Result<(), ApiError> {
+    let bad = |error: form::Error| ApiError::bad(format!("the form is not valid: {error}"), FORM_HINT);
+    let mut form = Form::new(content_type, body).map_err(bad)?;
+    while let Some(name) = form.next_part().await.map_err(bad)? {
+        // A field, not a file.
+        if name.is_empty() {
+            continue;
+        }
+        batch.begin(format!("{}/{}", directory.trim_end_matches('/'), plain_name(&name)?)).await?;
+        while let Some(chunk) = form.next_chunk().await.map_err(bad)? {
+            batch.write(&chunk).await?;
+        }
+        batch.flush().await?;
+    }
+    if batch.staged.is_empty() {
+        return Err(ApiError::bad("the form has no file", FORM_HINT));
+    }
+    Ok(())
+}
+
+/// The body until it is over the limit: one limit for all files of a form, and for what is around them.
+fn limited(
+    body: impl Stream<Item = Result<Bytes, axum::Error>>,
+    is_over: &AtomicBool,
+) -> impl Stream<Item = Result<Bytes, String>> {
+    let mut bytes = 0;
+    body.map(move |chunk| {
+        let chunk = chunk.map_err(|error| error.to_string())?;
+        bytes += chunk.len() as u64;
+        if bytes > MAX_UPLOAD_BYTES {
+            is_over.store(true, Ordering::Relaxed);
+            return Err("it is too large".to_owned());
+        }
+        Ok(chunk)
+    })
+}
+
+const FORM: &str = "multipart/form-data";
+const FORM_HINT: &str = "send multipart/form-data whose parts have file names, or the file itself as the body";
+
+/// Files that have arrived and wait for the others. Dropped, they are gone.
+struct Batch {
+    session: Session,
+    staged: Vec<(String, Staged)>,
+    /// What has come of the last one and is not written yet.
+    buffer: Vec<u8>,
+}
+
+impl Batch {
+    async fn begin(&mut self, path: String) -> Result<(), ApiError> {
+        if self.staged.iter().any(|(other, _)| *other == path) {
+            return Err(ApiError::bad(format!("two files are called `{path}`"), "give each a name of its own"));
+        }
+        if self.staged.len() == MAX_FILES {
+            return Err(ApiError::bad(format!("a form has at most {MAX_FILES} files"), "send an archive"));
+        }
+        let workspace: Workspace = self.session.workspace().clone();
+        let to = path.clone();
+        let staged = on_thread(&path, move || Staged::begin(&workspace, &to, MAX_UPLOAD_BYTES)).await?;
+        self.staged.push((path, staged));
+        Ok(())
+    }
+
+    async fn write(&mut self, chunk: &[u8]) -> Result<(), ApiError> {
+        self.buffer.extend_from_slice(chunk);
+        if self.buffer.len() >= CHUNK_BYTES { self.flush().await } else { Ok(()) }
+    }
+
+    async fn flush(&mut self) -> Result<(), ApiError> {
+        let Some((path, mut staged)) = self.staged.pop() else { return Ok(()) };
+        let bytes = std::mem::take(&mut self.buffer);
+        let staged = on_thread(&path, move || staged.write(&bytes).map(|()| staged)).await?;
+        self.staged.push((path, staged));
+        Ok(())
+    }
+
+    async fn commit(mut self) -> Result<Uploaded, ApiError> {
+        let session = self.session.info.name.to_string();
+        let staged = std::mem::take(&mut self.staged);
+        let files = on_thread(UPLOADS, move || staged.into_iter().map(|(_, staged)| staged.commit()).collect()).await?;
+        Ok(Uploaded { session, files })
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        // The newest first: an older one may have made the directory of a newer one, and takes it away again.
+        while self.staged.pop().is_some() {}
+    }
+}
+
+async fn on_thread<T: Send + 'static>(
+    path: &str,
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
+        Err(Error::Io { what: "write", path: path.to_owned(), source: std::io::Error::other(error) })
+    })
+}
+
+/// The last part of what a browser calls the file: some send whole paths.
+fn plain_name(name: &str) -> Result<&str, ApiError> {
+    let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
+    if matches!(last, "" | "." | "..") || last.chars().any(char::is_control) {
+        let message = format!("`{}` cannot be the name of a file", name.escape_debug());
+        return Err(ApiError::bad(message, "give each part of the form a plain file name"));
+    }
+    Ok(last)
+}
+
+/// For a body that comes without any name.
+fn new_name() -> String {
+    let mut random = [0; 4];
+    getrandom::fill(&mut random).expect("the kernel has random bytes");
+    format!("upload-{:08x}", u32::from_ne_bytes(random))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DownloadQuery {
+    target: Option<String>,
+}
+
+async fn download(
+    State(daemon): State<Arc<Daemon>>,
+    Extension(entrance): Extension<Entrance>,
+    Path(path): Path<String>,
+    Query(query): Query<DownloadQuery>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let hold = daemon.hold(Holder::Request);
+    let caller = caller(&daemon, entrance, query.target.is_some()).await?;
+    let session = daemon.sessions.existing(&caller, query.target.as_deref()).await?;
+    let Download { file, name, bytes } = session.workspace().download(&path).await?;
+    // Without a validator nobody can have half of exactly this file.
+    let range = headers.get(header::RANGE).filter(|_| !headers.contains_key(header::IF_RANGE));
+    let range = range.and_then(|range| range.to_str().ok()).map(|range| parse_range(range, bytes));
+    let (status, start, end) = match range {
+        None | Some(Range::Other) => (StatusCode::OK, 0, bytes),
+        Some(Range::Part(start, end)) => (StatusCode::PARTIAL_CONTENT, start, end),
+        Some(Range::Outside) => {
+            let failed = ApiError::bad(format!("`{path}` has {bytes} bytes"), "ask for a range within them");
+            let mut response = failed.into_response();
+            *response.status_mut() = StatusCode::RANGE_NOT_SATISFIABLE;
+            insert(response.headers_mut(), header::CONTENT_RANGE, &format!("bytes */{bytes}"));
+            return Ok(response);
+        }
+    };
+    let mut file = tokio::fs::File::from_std(file);
+    let failed = |source| Error::Io { what: "read", path: path.clone(), source };
+    file.seek(SeekFrom::Start(start)).await.map_err(failed)?;
+    let chunks = ReaderStream::with_capacity(file.take(end - start), CHUNK_BYTES);
+    // A file that shrinks meanwhile ends the connection early, which is how the client learns of it.
+    let body = Body::from_stream(chunks.inspect(move |_| _ = &hold));
+    let mut response = (status, body).into_response();
+    let headers = response.headers_mut();
+    insert(headers, header::CONTENT_TYPE, "application/octet-stream");
+    insert(headers, header::CONTENT_LENGTH, &(end - start).to_string());
+    insert(headers, header::ACCEPT_RANGES, "bytes");
+    insert(headers, header::CONTENT_DISPOSITION, &disposition(&name));
+    insert(headers, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
+    insert(headers, header::CONTENT_SECURITY_POLICY, "sandbox; default-src 'none'");
+    insert(headers, header::CACHE_CONTROL, "no-store");
+    if status == StatusCode::PARTIAL_CONTENT {
+        insert(headers, header::CONTENT_RANGE, &format!("bytes {start}-{}/{bytes}", end - 1));
+    }
+    Ok(response)
+}
+
+/// Somebody who names no session means the default one; a shell has said nothing about its surroundings here.
+async fn caller(daemon: &Arc<Daemon>, entrance: Entrance, names_target: bool) -> Result<Caller, ApiError> {
+    let mut caller = if names_target {
+        api::caller_with_target(daemon, entrance, Origin::default()).await
+    } else {
+        api::caller(daemon, entrance, Origin::default()).await?
+    };
+    if caller.env.is_empty() {
+        caller.env = daemon.http_caller(String::new(), DefaultSession::Main).env;
+    }
+    Ok(caller)
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Range {
+    Part(u64, u64),
+    /// Nothing of the file.
+    Outside,
+    /// Several, or what we do not understand: the whole is sent.
+    Other,
+}
+
+/// The first byte and the one after the last.
+fn parse_range(text: &str, bytes: u64) -> Range {
+    let Some((first, last)) = text.strip_prefix("bytes=").and_then(|range| range.trim().split_once('-')) else {
+        return Range::Other;
+    };
+    let part = match (first.parse::<u64>().ok(), last.parse::<u64>().ok()) {
+        (Some(first), Some(last)) if first <= last => (first, last.saturating_add(1).min(bytes)),
+        (Some(first), None) if last.is_empty() => (first, bytes),
+        (None, Some(count)) if first.is_empty() => (bytes.saturating_sub(count), bytes),
+        _ => return Range::Other,
+    };
+    if part.0 < part.1 { Range::Part(part.0, part.1) } else { Range::Outside }
+}
+
+fn number(headers: &HeaderMap, name: header::HeaderName) -> Option<u64> {
+    headers.get(name)?.to_str().ok()?.parse().ok()
+}
+
+fn insert(headers: &mut HeaderMap, name: header::HeaderName, value: &str) {
+    // All of them are ASCII of our own making.
+    if let Ok(value) = HeaderValue::from_str(value) {
+        headers.insert(name, value);
+    }
+}
+
+/// The name twice: for programs that know UTF-8 there, and for the others.
+fn disposition(name: &str) -> String {
+    let plain: String =
+        name.chars().map(|c| if c.is_ascii_graphic() && !"\"\\%;".contains(c) { c } else { '_' }).collect();
+    format!("attachment; filename=\"{plain}\"; filename*=UTF-8''{}", encode_path(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_within_the_file() {
+        let check = |text, expected| assert_eq!(parse_range(text, 100), expected, "{text}");
+        check("bytes=0-9", Range::Part(0, 10));
+        check("bytes=90-", Range::Part(90, 100));
+        check("bytes=-5", Range::Part(95, 100));
+        check("bytes=-500", Range::Part(0, 100));
+        check("bytes=50-18446744073709551615", Range::Part(50, 100));
+        check("bytes=100-", Range::Outside);
+        check("bytes=-0", Range::Outside);
+        check("bytes=9-2", Range::Other);
+        check("bytes=0-1,5-6", Range::Other);
+        check("lines=1-2", Range::Other);
+        assert_eq!(parse_range("bytes=0-", 0), Range::Outside);
+    }
+
+    #[test]
+    fn names_stay_names() {
+        assert_eq!(plain_name("C:\\data\\a.csv").unwrap(), "a.csv");
+        assert_eq!(plain_name("../../etc/passwd").unwrap(), "passwd");
+        assert!(plain_name("..").is_err() && plain_name("a/").is_err() && plain_name("a\nb").is_err());
+        assert_eq!(
+            disposition("a \"b\"\r\nX: é.txt"),
+            "attachment; filename=\"a__b___X:__.txt\"; filename*=UTF-8''a%20%22b%22%0D%0AX%3A%20%C3%A9.txt"
+        );
+    }
+}
