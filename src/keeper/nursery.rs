@@ -239,7 +239,7 @@ fn make_keeper(request: &KeeperRequest) -> Result<(i32, OwnedFd, OwnedFd), Error
     let Some((pid, pidfd)) = clone(namespaces(request.network)).map_err(Error::Clone)? else {
         become_keeper(request, outer.is_some(), closed, theirs, gate)
     };
-    let opened = write_maps(&pid.to_string(), outer)
+    let opened = write_maps(&pid.to_string(), outer, own_ids())
         .map_err(Error::Map)
         .and_then(|()| opener.write_all(b"x").map_err(Error::Sockets));
     if let Err(error) = opened {
@@ -250,10 +250,14 @@ fn make_keeper(request: &KeeperRequest) -> Result<(i32, OwnedFd, OwnedFd), Error
     Ok((pid, control, pidfd))
 }
 
+/// Our user and group. In a user namespace that knows neither yet they cannot be asked for.
+fn own_ids() -> (u32, u32) {
+    (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+}
+
 /// Lets the user namespace of a process know one user and one group: `outer` as [`INNER_ID`], or ours as themselves.
-fn write_maps(process: &str, outer: Option<u32>) -> io::Result<()> {
+fn write_maps(process: &str, outer: Option<u32>, (uid, gid): (u32, u32)) -> io::Result<()> {
     let write = |file: &str, text: String| std::fs::write(format!("/proc/{process}/{file}"), text);
-    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     if let Some(outer) = outer {
         write("uid_map", format!("{INNER_ID} {outer} 1"))?;
         write("gid_map", format!("{INNER_ID} {outer} 1"))
@@ -385,10 +389,11 @@ fn move_up(fd: impl AsFd) -> io::Result<OwnedFd> {
 
 /// Moves into a user namespace that knows our own user only, keeping for what is executed what entering others takes.
 fn move_into_user_namespace() -> Result<(), (&'static str, io::Error)> {
+    let ids = own_ids();
     // SAFETY: descriptors stay shared with nobody.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER) }
         .map_err(|error| ("making a user namespace", error.into()))?;
-    write_maps("self", None).map_err(|error| ("mapping the user into its namespace", error))?;
+    write_maps("self", None, ids).map_err(|error| ("mapping the user into its namespace", error))?;
     let keep = || {
         let held = rustix::thread::capabilities(None)?;
         let inheritable = KEPT_CAPABILITIES.into_iter().collect();

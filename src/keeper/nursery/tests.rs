@@ -1,4 +1,4 @@
-//! A real nursery, under root and under nobody, and a visitor it spawned that enters the keepers as a template would.
+//! A real nursery, under root and under an ordinary user, and a visitor it spawned that enters the keepers as a template would.
 //!
 //! Both are this test program again, told by its arguments to run `inside` or `visitor`. What the visitor finds behind the walls it
 //! says in lines of `NAME OUTCOME`. Nothing but the walls under test is up: no system call filter.
@@ -16,12 +16,13 @@ use std::path::Path;
 use std::time::Duration;
 
 const TIMEOUT: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
-const NOBODY: u32 = 65534;
+/// An ordinary user. Not 65534, which is what every user looks like where it is not known.
+const SOMEBODY: u32 = 54321;
 const OUTER: u32 = 0x7000_1234;
 
 /// Under whom a nursery runs. As root both are tried, otherwise only what we are.
 fn users() -> Vec<Option<u32>> {
-    if rustix::process::geteuid().is_root() { vec![None, Some(NOBODY)] } else { vec![None] }
+    if rustix::process::geteuid().is_root() { vec![None, Some(SOMEBODY)] } else { vec![None] }
 }
 
 fn as_test(name: &str) -> Vec<String> {
