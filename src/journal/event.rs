@@ -8,10 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::output::Stream;
 
-/// The longest code, output or traceback one event carries; the whole output is in the output file.
+/// The longest code or output one event carries; the whole output is in the output file.
 pub const MAX_TEXT_BYTES: usize = 64 * 1024;
 /// The longest result one event carries.
 pub const MAX_RESULT_BYTES: usize = 16 * 1024;
+/// The longest message or traceback of an error one event carries.
+const MAX_ERROR_BYTES: usize = 24 * 1024;
 /// The longest name, path or reason one event carries.
 const MAX_LABEL_BYTES: usize = 4 * 1024;
 
@@ -39,6 +41,12 @@ pub enum EventKind {
         python: String,
         profile: String,
         cwd: String,
+        /// Code that ran first, at most [`MAX_TEXT_BYTES`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        startup: Option<String>,
+        /// The handle of the session it was branched off, and the newest cell of that which it holds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        branch: Option<(String, u64)>,
     },
     SessionClosed {
         reason: String,
@@ -67,6 +75,9 @@ pub enum EventKind {
     },
     Display {
         cell: u64,
+        /// Forms of one value have the same number here.
+        #[serde(default)]
+        value: usize,
         mime: String,
         resource: String,
     },
@@ -76,6 +87,11 @@ pub enum EventKind {
         outcome: String,
         result: Option<String>,
         error: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        traceback: Option<String>,
+        /// Of everything the cell printed, of which the output events hold the beginning.
+        #[serde(default)]
+        output_bytes: u64,
         duration_ms: u64,
     },
     CheckpointMade {
@@ -122,9 +138,12 @@ impl EventKind {
     /// Cuts every text to its bound, saying so.
     pub(super) fn clip(&mut self) {
         match self {
-            EventKind::SessionOpened { name, python, profile, cwd } => {
+            EventKind::SessionOpened { name, python, profile, cwd, startup, .. } => {
                 for label in [name, python, profile, cwd] {
                     clip(label, MAX_LABEL_BYTES);
+                }
+                if let Some(startup) = startup {
+                    clip(startup, MAX_TEXT_BYTES);
                 }
             }
             EventKind::SessionClosed { reason }
@@ -147,14 +166,14 @@ impl EventKind {
                 clip(mime, MAX_LABEL_BYTES);
                 clip(resource, MAX_LABEL_BYTES);
             }
-            EventKind::CellEnded { job, outcome, result, error, .. } => {
+            EventKind::CellEnded { job, outcome, result, error, traceback, .. } => {
                 clip(job, MAX_LABEL_BYTES);
                 clip(outcome, MAX_LABEL_BYTES);
                 if let Some(result) = result {
                     clip(result, MAX_RESULT_BYTES);
                 }
-                if let Some(error) = error {
-                    clip(error, MAX_TEXT_BYTES);
+                for text in [error, traceback].into_iter().flatten() {
+                    clip(text, MAX_ERROR_BYTES);
                 }
             }
             EventKind::SessionCleared {} | EventKind::CheckpointMade { .. } | EventKind::Gap { .. } => {}
@@ -164,8 +183,8 @@ impl EventKind {
     /// About how many bytes this kind holds on the heap.
     pub(super) fn heap_bytes(&self) -> usize {
         match self {
-            EventKind::SessionOpened { name, python, profile, cwd } => {
-                name.len() + python.len() + profile.len() + cwd.len()
+            EventKind::SessionOpened { name, python, profile, cwd, startup, .. } => {
+                name.len() + python.len() + profile.len() + cwd.len() + startup.as_ref().map_or(0, String::len)
             }
             EventKind::SessionClosed { reason }
             | EventKind::SessionRestarted { reason }
@@ -176,11 +195,9 @@ impl EventKind {
             EventKind::CellStarted { job, code, client, .. } => job.len() + code.len() + client.len(),
             EventKind::Output { text, .. } => text.len(),
             EventKind::Display { mime, resource, .. } => mime.len() + resource.len(),
-            EventKind::CellEnded { job, outcome, result, error, .. } => {
-                job.len()
-                    + outcome.len()
-                    + result.as_ref().map_or(0, String::len)
-                    + error.as_ref().map_or(0, String::len)
+            EventKind::CellEnded { job, outcome, result, error, traceback, .. } => {
+                let texts = [result, error, traceback].into_iter().flatten().map(String::len);
+                job.len() + outcome.len() + texts.sum::<usize>()
             }
             EventKind::SessionCleared {} | EventKind::CheckpointMade { .. } | EventKind::Gap { .. } => 0,
         }

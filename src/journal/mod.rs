@@ -263,6 +263,19 @@ impl Journal {
         Ok(events)
     }
 
+    /// How the newest session of this name or handle was opened, if it is still known.
+    pub async fn opened(&self, owner: &str, name_or_handle: &str) -> Result<Option<Arc<Event>>, Error> {
+        let is_wanted = |event: &&Arc<Event>| {
+            let EventKind::SessionOpened { name, .. } = &event.kind else { return false };
+            event.is_of(Some(owner), None) && (name == name_or_handle || &*event.target == name_or_handle)
+        };
+        let unsaved = self.shared.lock().unsaved().rev().find(is_wanted).cloned();
+        match unsaved {
+            Some(event) => Ok(Some(event)),
+            None => self.shared.store.opened(owner, name_or_handle).await,
+        }
+    }
+
     /// The first `limit` events after `seq`, oldest first, saved or not; of everyone and everything
     /// where owner or target is not given.
     pub async fn after(

@@ -170,6 +170,21 @@ impl Store {
         self.decode(&rows)
     }
 
+    /// The newest event that opened a session of this name or handle.
+    pub(super) async fn opened(&self, owner: &str, name_or_handle: &str) -> Result<Option<Arc<Event>>, Error> {
+        let rows = sqlx::query(
+            "SELECT seq, at, owner, target, body FROM events \
+             WHERE owner = ?1 AND kind = 'session_opened' AND (target = ?2 OR body ->> '$.name' = ?2) \
+             ORDER BY seq DESC LIMIT 1",
+        )
+        .bind(owner)
+        .bind(name_or_handle)
+        .fetch_all(&self.readers)
+        .await
+        .map_err(|source| self.failed("read", source))?;
+        Ok(self.decode(&rows)?.events.pop())
+    }
+
     /// Deletes what is over the limits, oldest first. Returns the highest sequence number deleted.
     pub(super) async fn trim(&self, limits: &Limits) -> Result<Option<u64>, Error> {
         let oldest = Timestamp::now().checked_sub(limits.max_age).unwrap_or(Timestamp::MIN);

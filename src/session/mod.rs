@@ -937,7 +937,7 @@ impl Sessions {
             let put = tokio::task::spawn_blocking(move || store.put(&definition)).await;
             put.map_err(|_| Error::Gone)?.map_err(Error::Store)?;
         }
-        self.add(&session);
+        self.add(&session, None);
         drop(reservation);
         Ok(session)
     }
@@ -958,6 +958,7 @@ impl Sessions {
         let name: Arc<str> = name.into();
         let reservation = self.reserve(caller, &name)?;
         let branched = original.send(|answer| Command::Branch { at, answer }).await??;
+        let cell = branched.head();
         let handle: Arc<str> = new_handle().into();
         let definition = saved::Definition {
             handle: handle.to_string(),
@@ -975,12 +976,12 @@ impl Sessions {
             ..(*original.info).clone()
         });
         let session = task::start(info, self.parts.clone(), task::Seed::Branch(Box::new(branched))).await?;
-        self.add(&session);
+        self.add(&session, Some((original.info.handle.to_string(), cell)));
         drop(reservation);
         Ok(session)
     }
 
-    fn add(&self, session: &Session) {
+    fn add(&self, session: &Session, branch: Option<(String, u64)>) {
         let info = &session.info;
         self.parts.journal.record(
             &info.owner,
@@ -990,6 +991,8 @@ impl Sessions {
                 python: info.interpreter.version.clone(),
                 profile: info.profile.name().to_owned(),
                 cwd: info.cwd.display().to_string(),
+                startup: info.startup.clone(),
+                branch,
             },
         );
         let mut registry = self.registry.lock().expect("no panic while locked");

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::{Cause, Error, Ladder, State, Task};
 use crate::{
     journal::EventKind,
-    output::{Outputs, Stream},
+    output::{Cursor, Outputs, Stream},
     probe::{
         link::Link,
         wire::{CellOutcome, Raised, Reply},
@@ -36,6 +36,14 @@ pub(in crate::session) struct Running {
     pub(in crate::session) timeout: Option<Duration>,
     pub(super) on_timeout: OnTimeout,
     pub(super) ladder: Option<Ladder>,
+}
+
+/// How much of an output is in the journal.
+#[derive(Debug, Default)]
+pub(super) struct Journaled {
+    output: String,
+    cursor: Cursor,
+    bytes: usize,
 }
 
 impl Task {
@@ -87,7 +95,6 @@ impl Task {
                 client,
             },
         );
-        self.journaled_output = 0;
         self.running = Some(Running {
             job: job.clone(),
             request,
@@ -118,17 +125,34 @@ impl Task {
     pub(super) fn on_output(&mut self, stream: Stream, count: usize) {
         let Some(link) = &self.link else { return };
         let bytes = link.chunk(count);
-        let cell = if let Some(running) = &self.running {
-            running.job.capture.push(stream, bytes);
-            Some(running.job.cell)
-        } else {
-            push_late(&mut self.late, &self.parts.outputs, &self.info.handle, self.cell, stream, bytes);
-            None
+        match &self.running {
+            Some(running) => running.job.capture.push(stream, bytes),
+            None => push_late(&mut self.late, &self.parts.outputs, &self.info.handle, self.cell, stream, bytes),
+        }
+        self.journal_output();
+    }
+
+    /// Records what was printed since the last time, as text: the capture has put cut characters together.
+    fn journal_output(&mut self) {
+        let (cell, capture) = match (&self.running, &self.late) {
+            (Some(running), _) => (Some(running.job.cell), &running.job.capture),
+            (None, Some(late)) => (None, &late.capture),
+            (None, None) => return,
         };
-        if self.journaled_output < MAX_JOURNAL_OUTPUT_BYTES {
-            let text = String::from_utf8_lossy(&bytes[..count.min(MAX_JOURNAL_OUTPUT_BYTES)]).into_owned();
-            self.journaled_output += text.len();
-            self.parts.journal.record(&self.info.owner, &self.info.handle, EventKind::Output { cell, stream, text });
+        if self.journaled.output != capture.id() {
+            self.journaled = Journaled { output: capture.id().to_owned(), ..Journaled::default() };
+        }
+        while self.journaled.bytes < MAX_JOURNAL_OUTPUT_BYTES {
+            let read = capture.read_from(self.journaled.cursor);
+            self.journaled.cursor = read.cursor;
+            if read.parts.is_empty() {
+                return;
+            }
+            for (stream, text) in read.parts {
+                self.journaled.bytes += text.len();
+                let output = EventKind::Output { cell, stream, text };
+                self.parts.journal.record(&self.info.owner, &self.info.handle, output);
+            }
         }
     }
 
@@ -138,6 +162,7 @@ impl Task {
         let job = running.job.clone();
         let blob = bytes::Bytes::from(blob);
         let mut offset = 0;
+        let value = job.shown().len() + 1;
         for part in reply.parts {
             let end = offset + part.bytes;
             let index = job.shown().len() + 1;
@@ -158,7 +183,7 @@ impl Task {
             self.parts.journal.record(
                 &self.info.owner,
                 &self.info.handle,
-                EventKind::Display { cell: job.cell, mime: shown.mime.clone(), resource: shown.uri(&job.id) },
+                EventKind::Display { cell: job.cell, value, mime: shown.mime.clone(), resource: shown.uri(&job.id) },
             );
             job.show(shown);
         }
@@ -170,6 +195,7 @@ impl Task {
             Some(running) => running.job.capture.push(stream, bytes),
             None => push_late(&mut self.late, &self.parts.outputs, &self.info.handle, self.cell, stream, bytes),
         });
+        self.journal_output();
     }
 
     pub(super) async fn on_cell_done(&mut self, reply: Reply, blob: Vec<u8>) {
@@ -256,6 +282,8 @@ impl Task {
                 outcome: execution.outcome.as_str().to_owned(),
                 result: execution.result.clone(),
                 error: execution.error.as_ref().map(|error| format!("{}: {}", error.kind, error.message)),
+                traceback: execution.error.as_ref().map(|error| error.traceback.clone()),
+                output_bytes: printed.total_bytes,
                 duration_ms: u64::try_from(execution.duration.as_millis()).unwrap_or(u64::MAX),
             },
         );

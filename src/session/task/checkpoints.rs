@@ -46,6 +46,13 @@ pub(in crate::session) struct Branched {
     pub(in crate::session) notes: Vec<String>,
 }
 
+impl Branched {
+    /// The newest cell whose effects it holds.
+    pub(in crate::session) fn head(&self) -> u64 {
+        self.lineage.last().copied().unwrap_or_default()
+    }
+}
+
 impl Task {
     /// The newest cell whose effects the worker holds.
     pub(super) fn head(&self) -> u64 {
@@ -153,7 +160,10 @@ impl Task {
             if let Some(checkpoint) = self.checkpoints.iter().find(|checkpoint| checkpoint.cell == target).cloned() {
                 self.go_back(&checkpoint, &reason, &[]).await?
             } else if target == 0 {
-                self.start_over(&reason).await?
+                let notes = self.start_over(&reason).await?;
+                let undone = EventKind::SessionRolledBack { checkpoint_cell: 0, reason };
+                self.parts.journal.record(&self.info.owner, &self.info.handle, undone);
+                notes
             } else {
                 let skipped = self.live.lock().expect("no panic while locked").checkpoint_skipped.clone();
                 return Err(Error::NoCheckpoint { cell: target, there: self.checkpointed(), skipped });

@@ -68,7 +68,7 @@ pub(super) async fn start(info: Arc<Info>, parts: Arc<Parts>, seed: Seed) -> Res
         next_peek: 1,
         sites: Vec::new(),
         checkpoint_due: None,
-        journaled_output: 0,
+        journaled: cells::Journaled::default(),
         checkpoints_given_up: false,
         ending: ending.clone(),
         directory: None,
@@ -111,7 +111,7 @@ struct Task {
     /// Where packages were installed for this session; a worker that does not know is told.
     sites: Vec<Op>,
     checkpoint_due: Option<Instant>,
-    journaled_output: usize,
+    journaled: cells::Journaled,
     /// A checkpoint hung in the user's own fork hooks; none is asked for again.
     checkpoints_given_up: bool,
     ending: Arc<Ending>,
