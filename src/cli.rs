@@ -18,8 +18,9 @@ pub enum Command {
     Mcp(McpArgs),
     /// Run Python in a session: an argument, a file, or standard input
     Exec(ExecArgs),
-    /// List the open sessions
-    Sessions(JsonArgs),
+    /// List the open sessions, or hand one over as a file
+    #[command(args_conflicts_with_subcommands = true)]
+    Sessions(SessionsArgs),
     /// Show the whole output of a cell
     Output(OutputArgs),
     /// Stop the daemon and all its sessions
@@ -85,6 +86,34 @@ pub struct ExecArgs {
     /// Code, a file, or - for standard input
     #[arg(value_name = "CODE|FILE|-", allow_hyphen_values = true)]
     pub code: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct SessionsArgs {
+    #[command(subcommand)]
+    pub command: Option<SessionsCommand>,
+    #[command(flatten)]
+    pub list: JsonArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum SessionsCommand {
+    /// Write a session's cells as a notebook, a script that runs, or a page
+    #[command(after_help = "\
+Works for closed sessions too. Cells that were undone are left out; a cell that raised raises again where it is run.")]
+    Export(ExportArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// The session, by name or handle
+    pub session: String,
+    /// Kind of file; the ending of FILE by default, else ipynb
+    #[arg(short, long, value_parser = ["ipynb", "py", "html"])]
+    pub format: Option<String>,
+    /// Where to write it; standard output by default
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<std::path::PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -8,6 +8,7 @@
 //! - [`session`]: interpreters we own
 //! - [`files`]: what is in a session's workspace
 //! - [`output`], [`journal`]: what cells printed, what happened
+//! - [`history`]: sessions told from the journal, and handed over as notebook, script or page
 //! - [`python`]: finding interpreters
 //! - [`probe`]: the Rust end of the wire: templates, links, frames
 //! - [`descriptor`]: descriptors the runtime waits on
@@ -21,6 +22,7 @@ pub mod config;
 pub mod daemon;
 pub mod descriptor;
 pub mod files;
+pub mod history;
 pub mod journal;
 pub mod keeper;
 pub mod machine;

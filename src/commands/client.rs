@@ -52,6 +52,13 @@ impl Client {
         self.runtime.block_on(self.connection.json(Method::GET, path, Bytes::new()))
     }
 
+    pub fn get_bytes(&mut self, path: &str) -> Result<Bytes, Failure> {
+        self.runtime.block_on(async {
+            let body = self.connection.send(Method::GET, path, Bytes::new()).await?;
+            Ok(body.collect().await.map_err(lost)?.to_bytes())
+        })
+    }
+
     pub fn post<B: Serialize, T: DeserializeOwned>(&mut self, path: &str, body: &B) -> Result<T, Failure> {
         let body = Bytes::from(serde_json::to_vec(body).unwrap_or_default());
         self.runtime.block_on(self.connection.json(Method::POST, path, body))
@@ -114,4 +121,18 @@ pub fn lost(error: impl std::fmt::Display) -> Failure {
         format!("the connection to the daemon was lost: {error}"),
         "its sessions are gone; run the command again",
     )
+}
+
+/// A value in a path or a query: whatever is not harmless must not become part of the address.
+pub fn encode(value: &str) -> String {
+    value
+        .bytes()
+        .map(|byte| {
+            if byte.is_ascii_alphanumeric() || byte == b'-' {
+                char::from(byte).to_string()
+            } else {
+                format!("%{byte:02X}")
+            }
+        })
+        .collect()
 }

@@ -90,7 +90,7 @@ fn check_places(places: &Places) -> Trial {
 
 fn try_session(client: &mut Client, sandbox: &str, what: &'static str, surroundings: &Surroundings) -> Trial {
     let started = Instant::now();
-    let from = Origin { cwd: surroundings.cwd.clone(), env: Some(surroundings.env.clone()) };
+    let from = Origin { cwd: surroundings.cwd.clone(), env: Some(surroundings.env.clone()), client: None };
     let body = serde_json::json!({"name": format!("doctor-{}-{sandbox}", std::process::id()), "sandbox": sandbox, "from": from});
     let opened: Result<serde_json::Value, Failure> = client.post("/api/sessions", &body);
     let status = match opened {

@@ -27,7 +27,7 @@ pub fn exec(args: &ExecArgs, surroundings: &Surroundings) -> Result<Exit, Failur
         target: args.target.clone().filter(|target| !target.is_empty()),
         timeout_s: args.timeout,
         max_chars: None,
-        from: Origin { cwd: surroundings.cwd.clone(), env: Some(surroundings.env.clone()) },
+        from: Origin { cwd: surroundings.cwd.clone(), env: Some(surroundings.env.clone()), client: None },
     };
     let (runtime, connection) = Client::start(surroundings)?.into_parts();
     runtime.block_on(run(connection, body, args.json, surroundings))

@@ -2,7 +2,10 @@
 
 use std::io::{self, Write};
 
-use super::{Exit, Failure, Surroundings, client::Client};
+use super::{
+    Exit, Failure, Surroundings,
+    client::{Client, encode},
+};
 use crate::cli::OutputArgs;
 
 pub fn output(args: &OutputArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
@@ -21,17 +24,4 @@ pub fn output(args: &OutputArgs, surroundings: &Surroundings) -> Result<Exit, Fa
         offset = next;
     }
     Ok(Exit::Ok)
-}
-
-/// Job ids are letters, digits and dashes; anything else must not become part of another path.
-fn encode(job: &str) -> String {
-    job.bytes()
-        .map(|byte| {
-            if byte.is_ascii_alphanumeric() || byte == b'-' {
-                char::from(byte).to_string()
-            } else {
-                format!("%{byte:02X}")
-            }
-        })
-        .collect()
 }

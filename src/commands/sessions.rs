@@ -1,9 +1,39 @@
-//! `pylair sessions`: what is open.
+//! `pylair sessions`: what is open, and sessions as files.
 
-use super::{Exit, Failure, Surroundings, client::Client, say};
-use crate::cli::JsonArgs;
+use std::io::{self, Write};
 
-pub fn sessions(args: &JsonArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
+use super::{
+    Exit, Failure, Surroundings,
+    client::{Client, encode},
+    say,
+};
+use crate::cli::{ExportArgs, JsonArgs, SessionsArgs, SessionsCommand};
+
+pub fn sessions(args: &SessionsArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
+    match &args.command {
+        Some(SessionsCommand::Export(args)) => export(args, surroundings),
+        None => list(&args.list, surroundings),
+    }
+}
+
+fn export(args: &ExportArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
+    let suffix = args.output.as_ref().and_then(|path| path.extension()?.to_str()).unwrap_or("ipynb");
+    let format = args.format.as_deref().unwrap_or(suffix);
+    let path = format!("/api/export?target={}&format={}", encode(&args.session), encode(format));
+    let bytes = Client::start(surroundings)?.get_bytes(&path)?;
+    match &args.output {
+        Some(path) => std::fs::write(path, bytes).map_err(|error| {
+            Failure::new(format!("cannot write `{}`: {error}", path.display()), "pass a path you can write to")
+        })?,
+        None => match io::stdout().write_all(&bytes) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            result => result?,
+        },
+    }
+    Ok(Exit::Ok)
+}
+
+fn list(args: &JsonArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
     let answer: serde_json::Value = match Client::connect(surroundings)? {
         Some(mut client) => client.get("/api/sessions")?,
         None => serde_json::json!({"sessions": []}),

@@ -27,6 +27,7 @@ use crate::{
     caller::{Caller, DefaultSession},
     daemon::{Daemon, Holder, VERSION},
     files::{self, Content},
+    history::{self, Format},
     output::Which,
     session::output_uri,
 };
@@ -212,14 +213,29 @@ impl Server {
     }
 
     async fn read_history(&self, caller: &Caller, target: &str) -> Result<String, ErrorData> {
-        let session = self
-            .daemon
-            .session_of(caller, target)
-            .map_err(|error| ErrorData::resource_not_found(format!("{error}; {}", error.hint()), None))?;
-        let events = self.daemon.journal.history(&caller.owner, &session.info.handle, None, DEFAULT_HISTORY).await;
+        let subject = self.subject(caller, target).await?;
+        let events = self.daemon.journal.history(&subject.owner, &subject.handle, None, DEFAULT_HISTORY).await;
         let events = events.map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
         let lines: Vec<_> = events.iter().filter_map(|event| serde_json::to_string(event).ok()).collect();
         Ok(lines.join("\n"))
+    }
+
+    async fn read_export(&self, caller: &Caller, file: &str) -> Result<(String, &'static str), ErrorData> {
+        let format = file.rsplit_once('.').and_then(|(target, suffix)| Some((target, Format::from_suffix(suffix)?)));
+        let Some((target, format)) = format else {
+            let message = format!("`{file}` is not SESSION.ipynb, SESSION.py or SESSION.html");
+            return Err(ErrorData::resource_not_found(message, None));
+        };
+        let subject = self.subject(caller, target).await?;
+        let outputs = &self.daemon.sessions.parts.outputs;
+        let export = history::export(&self.daemon.journal, outputs, &subject, format).await;
+        let export = export.map_err(|error| ErrorData::internal_error(error.message(), None))?;
+        Ok((export.text, format.mime()))
+    }
+
+    async fn subject(&self, caller: &Caller, target: &str) -> Result<history::Subject, ErrorData> {
+        let found = history::find(&self.daemon.sessions, &self.daemon.journal, caller, target).await;
+        found.map_err(|error| ErrorData::resource_not_found(format!("{error}; {}", error.hint()), None))
     }
 }
 
@@ -332,6 +348,8 @@ impl ServerHandler for Server {
                 .with_mime_type("application/x-ndjson"),
             ResourceTemplate::new("pylair://file/{session}/{+path}", "file")
                 .with_description("A file of a session's workspace"),
+            ResourceTemplate::new("pylair://export/{session}.{format}", "export")
+                .with_description("A session as a notebook (ipynb), a script (py) or a page (html)"),
         ]))
     }
 
@@ -354,10 +372,12 @@ impl ServerHandler for Server {
             return Ok(ReadResourceResult::new(vec![contents]).into());
         } else if let Some(target) = path.strip_prefix("pylair://history/") {
             (self.read_history(&caller, target).await?, "application/x-ndjson")
+        } else if let Some(file) = path.strip_prefix("pylair://export/") {
+            self.read_export(&caller, file).await?
         } else {
             let message = format!(
-                "there is no resource {uri}; there are pylair://output/JOB, pylair://display/JOB/N, pylair://file/SESSION/PATH \
-                 and pylair://history/SESSION"
+                "there is no resource {uri}; there are pylair://output/JOB, pylair://display/JOB/N, pylair://file/SESSION/PATH, \
+                 pylair://history/SESSION and pylair://export/SESSION.ipynb"
             );
             return Err(ErrorData::resource_not_found(message, None));
         };

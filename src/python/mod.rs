@@ -2,6 +2,8 @@
 //!
 //! Called by `session` when one is opened and by `doctor`. Owns the cache of answers; starts nothing that stays.
 
+pub mod lexer;
+
 use std::{
     collections::{BTreeMap, HashMap},
     fs, io,

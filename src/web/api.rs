@@ -21,12 +21,15 @@ use crate::{
     config::seconds,
     daemon::{Daemon, Holder},
     files,
+    history::{self, Format},
     output::{Stream, Which},
+    probe::wire::Op,
     session::{self, Job, Report, Session},
 };
 
 const MAX_BODY_BYTES: usize = 72 << 20;
 const PAGE_BYTES: usize = 1 << 20;
+const MAX_CLIENT_CHARS: usize = 64;
 
 pub fn router(daemon: Arc<Daemon>) -> Router {
     Router::new()
@@ -35,7 +38,12 @@ pub fn router(daemon: Arc<Daemon>) -> Router {
         .route("/api/interrupt", post(interrupt))
         .route("/api/sessions", get(sessions).post(open))
         .route("/api/sessions/close", post(close))
+        .route("/api/sessions/find", post(find))
         .route("/api/output/{job}", get(output))
+        .route("/api/history", get(read_history))
+        .route("/api/export", get(export))
+        .route("/api/events", get(events))
+        .route("/api/complete", post(complete))
         .route("/api/stop", post(stop))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(daemon)
@@ -85,6 +93,21 @@ impl From<files::Error> for ApiError {
     }
 }
 
+impl From<history::Error> for ApiError {
+    fn from(error: history::Error) -> Self {
+        let failure = |error: &history::Error| Failure {
+            kind: error.kind().to_owned(),
+            message: error.message(),
+            hint: error.hint(),
+        };
+        match error {
+            history::Error::Session(error) => error.into(),
+            history::Error::Journal(_) => Self(StatusCode::INTERNAL_SERVER_ERROR, failure(&error)),
+            history::Error::BadArgument(_) => Self(StatusCode::BAD_REQUEST, failure(&error)),
+        }
+    }
+}
+
 impl ApiError {
     pub(super) fn bad(message: impl Into<String>, hint: &str) -> Self {
         let failure = Failure { kind: "bad_argument".to_owned(), message: message.into(), hint: hint.to_owned() };
@@ -98,6 +121,8 @@ impl ApiError {
 pub struct Origin {
     pub cwd: Option<PathBuf>,
     pub env: Option<BTreeMap<String, String>>,
+    /// What to call the sender in the history, when it is not the client it runs beside.
+    pub client: Option<String>,
 }
 
 pub(super) async fn caller(daemon: &Arc<Daemon>, entrance: Entrance, from: Origin) -> Result<Caller, ApiError> {
@@ -148,6 +173,7 @@ async fn execute(
     body: Bytes,
 ) -> Result<Response, ApiError> {
     let body: ExecuteBody = parse(&body)?;
+    let client = body.from.client.clone().map(|client| client.chars().take(MAX_CLIENT_CHARS).collect::<String>());
     let caller = match &body.target {
         Some(_) => caller_with_target(&daemon, entrance, body.from).await,
         None => caller(&daemon, entrance, body.from).await?,
@@ -160,7 +186,9 @@ async fn execute(
         None => daemon.config.timeout,
     };
     let session = daemon.sessions.target(&caller, body.target.as_deref()).await?;
-    let job = session.execute(body.code, timeout, session::OnTimeout::default(), &caller.client).await?;
+    let job = session
+        .execute(body.code, timeout, session::OnTimeout::default(), client.as_ref().unwrap_or(&caller.client))
+        .await?;
     let max_chars = body.max_chars.unwrap_or(daemon.config.max_chars);
     let (lines, receiver) = mpsc::channel(16);
     let hold = daemon.hold(Holder::Request);
@@ -289,6 +317,132 @@ async fn close(
     let target = body.target.ok_or_else(|| ApiError::bad("no target was given", "name a session"))?;
     let closed = daemon.sessions.close(&caller, &target, body.forget).await?;
     Ok(Json(serde_json::json!({"closed": closed})).into_response())
+}
+
+/// The session a call without more would go to: the named one, else the caller's default, which is opened if need be.
+async fn find(
+    State(daemon): State<Arc<Daemon>>,
+    Extension(entrance): Extension<Entrance>,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    let body: TargetBody = parse(&body)?;
+    let caller = match &body.target {
+        Some(_) => caller_with_target(&daemon, entrance, body.from).await,
+        None => caller(&daemon, entrance, body.from).await?,
+    };
+    let session = daemon.sessions.target(&caller, body.target.as_deref()).await?;
+    Ok(Json(session.status()).into_response())
+}
+
+#[derive(Debug, Deserialize)]
+struct HistoryQuery {
+    target: String,
+    limit: Option<usize>,
+    before: Option<u64>,
+    max_chars: Option<usize>,
+}
+
+async fn read_history(
+    State(daemon): State<Arc<Daemon>>,
+    Extension(entrance): Extension<Entrance>,
+    Query(query): Query<HistoryQuery>,
+) -> Result<Response, ApiError> {
+    let caller = caller_with_target(&daemon, entrance, Origin::default()).await;
+    let subject = history::find(&daemon.sessions, &daemon.journal, &caller, &query.target).await?;
+    let limit = query.limit.unwrap_or(history::DEFAULT_LIMIT);
+    let max_chars = query.max_chars.unwrap_or(daemon.config.max_chars);
+    Ok(Json(history::page(&daemon.journal, &subject, limit, query.before, max_chars).await?).into_response())
+}
+
+#[derive(Debug, Deserialize)]
+struct EventsQuery {
+    target: String,
+    /// Begin after this event; with the next one to come if left out.
+    after: Option<u64>,
+}
+
+/// What happens in a session, as it happens: one JSON object a line, until the reader leaves.
+async fn events(
+    State(daemon): State<Arc<Daemon>>,
+    Extension(entrance): Extension<Entrance>,
+    Query(query): Query<EventsQuery>,
+) -> Result<Response, ApiError> {
+    let caller = caller_with_target(&daemon, entrance, Origin::default()).await;
+    let subject = history::find(&daemon.sessions, &daemon.journal, &caller, &query.target).await?;
+    let after = query.after.unwrap_or_else(|| daemon.journal.last_seq());
+    let events = daemon.journal.follow(Some(&subject.owner), Some(&subject.handle), after);
+    let lines = events.map(|event| {
+        let mut line = serde_json::to_vec(&event.map_err(std::io::Error::other)?)?;
+        line.push(b'\n');
+        Ok::<_, std::io::Error>(line)
+    });
+    let until_shutdown = lines.take_until(daemon.shutdown.clone().cancelled_owned());
+    Ok(([("content-type", "application/x-ndjson")], Body::from_stream(until_shutdown)).into_response())
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CompleteBody {
+    pub target: Option<String>,
+    pub code: String,
+    /// In characters; the end of the code if left out.
+    pub cursor: Option<usize>,
+    pub from: Origin,
+}
+
+/// What the code could go on with at the cursor. Positions are in characters.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Completion {
+    pub start: usize,
+    pub end: usize,
+    pub matches: Vec<Match>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Match {
+    pub text: String,
+    pub kind: String,
+}
+
+async fn complete(
+    State(daemon): State<Arc<Daemon>>,
+    Extension(entrance): Extension<Entrance>,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    let body: CompleteBody = parse(&body)?;
+    let caller = match &body.target {
+        Some(_) => caller_with_target(&daemon, entrance, body.from).await,
+        None => caller(&daemon, entrance, body.from).await?,
+    };
+    let session = daemon.sessions.existing(&caller, body.target.as_deref()).await?;
+    let cursor = body.cursor.unwrap_or_else(|| body.code.chars().count());
+    let completion: Completion = session.look(Op::Complete { cursor }, body.code.into_bytes()).await?;
+    Ok(Json(completion).into_response())
+}
+
+#[derive(Debug, Deserialize)]
+struct ExportQuery {
+    target: String,
+    format: Format,
+}
+
+/// A session as a file to download.
+async fn export(
+    State(daemon): State<Arc<Daemon>>,
+    Extension(entrance): Extension<Entrance>,
+    Query(query): Query<ExportQuery>,
+) -> Result<Response, ApiError> {
+    let caller = caller_with_target(&daemon, entrance, Origin::default()).await;
+    let subject = history::find(&daemon.sessions, &daemon.journal, &caller, &query.target).await?;
+    let export = history::export(&daemon.journal, &daemon.sessions.parts.outputs, &subject, query.format).await?;
+    // What a session printed is never a page of this server's own.
+    let headers = [
+        ("content-type", format!("{}; charset=utf-8", export.format.mime())),
+        ("content-disposition", format!("attachment; filename=\"{}\"", export.file_name)),
+        ("content-security-policy", "sandbox".to_owned()),
+        ("x-content-type-options", "nosniff".to_owned()),
+    ];
+    Ok((headers, export.text).into_response())
 }
 
 #[derive(Debug, Deserialize)]

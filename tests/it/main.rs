@@ -16,6 +16,7 @@ mod exec;
 mod execute;
 mod faults;
 mod files;
+mod history;
 mod http;
 mod interrupt;
 mod jobs;

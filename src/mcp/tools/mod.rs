@@ -3,6 +3,7 @@
 
 mod admin;
 mod files;
+mod history;
 mod look;
 mod session;
 
@@ -134,6 +135,20 @@ impl From<core_files::Error> for ToolError {
     }
 }
 
+impl From<crate::history::Error> for ToolError {
+    fn from(error: crate::history::Error) -> Self {
+        match error {
+            crate::history::Error::Session(error) => error.into(),
+            crate::history::Error::Journal(_) => {
+                Self { kind: "history_unavailable", message: error.message(), hint: error.hint() }
+            }
+            crate::history::Error::BadArgument(_) => {
+                Self { kind: "bad_argument", message: error.message(), hint: error.hint() }
+            }
+        }
+    }
+}
+
 impl ToolError {
     pub fn into_result(self) -> CallToolResult {
         render::error(self.kind, &self.message, &self.hint)
@@ -244,6 +259,27 @@ pub static TABLE: &[Tool] = &[
         input: input::<session::TargetArgs>,
         output: Some(schema::<core::SaveReport>),
         function: |call| Box::pin(session::save(call)),
+    },
+    Tool {
+        name: "get_history",
+        title: "History",
+        description: "Show what was run in a session, also a closed one: the newest cells with code, outcome, time, output, and \
+                      what happened between them.",
+        toolset: Toolset::Run,
+        effect: Effect::Reads,
+        input: input::<history::HistoryArgs>,
+        output: Some(schema::<crate::history::HistoryPage>),
+        function: |call| Box::pin(history::get_history(call)),
+    },
+    Tool {
+        name: "export_session",
+        title: "Export a session",
+        description: "Give a session's cells as a notebook, a script that runs, or a page. Undone cells are left out.",
+        toolset: Toolset::Run,
+        effect: Effect::Reads,
+        input: input::<history::ExportArgs>,
+        output: Some(schema::<history::Exported>),
+        function: |call| Box::pin(history::export_session(call)),
     },
     Tool {
         name: "list_targets",
@@ -544,7 +580,8 @@ mod tests {
     #[test]
     fn schemas_hold_nothing_that_validators_stumble_over() {
         let text = serde_json::to_string(&listed(&Selection::parse(Some("all"), false, Door::Http).unwrap())).unwrap();
-        for word in ["\"format\"", "$schema", "$ref", "$defs"] {
+        // Of a format only the keyword, whose value is text, does harm: an argument may be called so.
+        for word in ["\"format\":\"", "$schema", "$ref", "$defs"] {
             assert!(!text.contains(word), "{word} in {text}");
         }
     }

@@ -1,0 +1,198 @@
+//! What happened in a session, told from the journal: cells with what they printed and gave, and what befell the session
+//! between them. Works for open and closed sessions, also of an earlier daemon.
+//!
+//! `record` makes cells of events, `page` is what `get_history` shows, `export` hands a session over as a notebook, a
+//! script or a page. The doors call these functions; nothing here changes anything.
+
+mod export;
+mod html;
+mod notebook;
+mod page;
+mod record;
+mod script;
+
+use std::{ops::ControlFlow, sync::Arc};
+
+pub use export::{Export, Format, export};
+pub use page::{HistoryPage, page_text};
+pub use record::{Cell, Entry, Happening, Piece};
+
+use crate::{
+    caller::{Caller, Scope},
+    journal::{self, EventKind, Journal},
+    session::{self, Sessions, State},
+};
+use record::Backwards;
+
+/// Cells of one page, unless the caller says how many.
+pub const DEFAULT_LIMIT: usize = 20;
+pub const MAX_LIMIT: usize = 100;
+/// Events per read of the journal: few at first, because most pages are the newest.
+const FIRST_EVENTS: usize = 200;
+const MORE_EVENTS: usize = 2000;
+/// What one export takes from the journal, newest first.
+const MAX_EXPORT_BYTES: usize = 64 << 20;
+const MAX_EXPORT_CELLS: usize = 20_000;
+/// Branches of branches that are followed back.
+const MAX_GENERATIONS: usize = 50;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Session(#[from] session::Error),
+    #[error(transparent)]
+    Journal(#[from] journal::Error),
+    #[error("{0}")]
+    BadArgument(String),
+}
+
+impl Error {
+    /// A word for programs.
+    pub fn kind(&self) -> &str {
+        match self {
+            Self::Session(error) => error.kind(),
+            Self::Journal(_) => "history_unavailable",
+            Self::BadArgument(_) => "bad_argument",
+        }
+    }
+
+    pub fn message(&self) -> String {
+        match self {
+            Self::Session(error) => error.message(),
+            _ => self.to_string(),
+        }
+    }
+
+    /// The way out.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Session(error) => error.hint(),
+            Self::Journal(error) => error.hint().unwrap_or("see the daemon's log").to_owned(),
+            Self::BadArgument(_) => "see the tool's schema".to_owned(),
+        }
+    }
+}
+
+/// The session a history is about.
+#[derive(Debug, Clone)]
+pub struct Subject {
+    pub owner: Arc<str>,
+    pub handle: Arc<str>,
+    pub name: String,
+    /// What the session was opened with, where it is still known.
+    pub opened: Option<Opened>,
+    pub is_open: bool,
+    /// The cell that runs now.
+    pub running: Option<u64>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Opened {
+    pub python: String,
+    pub cwd: String,
+    pub startup: Option<String>,
+}
+
+impl Subject {
+    /// What the session is called in an address: closed ones may share their name with others.
+    pub fn reference(&self) -> &str {
+        if self.is_open { &self.name } else { &self.handle }
+    }
+}
+
+/// The session a caller names, by name or handle: an open one, else the newest that the journal knows.
+pub async fn find(sessions: &Sessions, journal: &Journal, caller: &Caller, target: &str) -> Result<Subject, Error> {
+    if !caller.may(Scope::Read) {
+        return Err(session::Error::NotAllowed("read histories").into());
+    }
+    let unknown = match sessions.find(caller, target) {
+        Ok(session) => {
+            let status = session.status();
+            let info = &session.info;
+            return Ok(Subject {
+                owner: info.owner.clone(),
+                handle: info.handle.clone(),
+                name: info.name.to_string(),
+                opened: Some(Opened {
+                    python: info.interpreter.version.clone(),
+                    cwd: info.cwd.display().to_string(),
+                    startup: info.startup.clone(),
+                }),
+                is_open: true,
+                running: (status.state == State::Busy).then_some(status.cell),
+            });
+        }
+        Err(unknown) => unknown,
+    };
+    let wanted = target.strip_prefix("session:").unwrap_or(target);
+    let Some(event) = journal.opened(&caller.owner, wanted).await? else { return Err(unknown.into()) };
+    let EventKind::SessionOpened { name, python, cwd, startup, .. } = &event.kind else { return Err(unknown.into()) };
+    Ok(Subject {
+        owner: event.owner.clone(),
+        handle: event.target.clone(),
+        name: name.clone(),
+        opened: Some(Opened { python: python.clone(), cwd: cwd.clone(), startup: startup.clone() }),
+        is_open: false,
+        running: None,
+    })
+}
+
+/// The newest `limit` cells before cell `before`, oldest first, in about `max_chars` characters.
+pub async fn page(
+    journal: &Journal,
+    subject: &Subject,
+    limit: usize,
+    before: Option<u64>,
+    max_chars: usize,
+) -> Result<HistoryPage, Error> {
+    if !(1..=MAX_LIMIT).contains(&limit) {
+        return Err(Error::BadArgument(format!("limit is {limit}, not between 1 and {MAX_LIMIT}")));
+    }
+    let mut backwards = Backwards::new(limit, before, MAX_EXPORT_BYTES);
+    read(journal, &subject.owner, &subject.handle, None, &mut backwards).await?;
+    let (entries, next_before) = backwards.finish(subject.running);
+    Ok(page::page(subject, &entries, next_before, max_chars))
+}
+
+/// Every cell that made the session what it is, with those of the sessions it was branched off; the second is the
+/// oldest of them if there were too many.
+async fn everything(journal: &Journal, subject: &Subject) -> Result<(Vec<Entry>, Option<u64>), Error> {
+    let owner = &*subject.owner;
+    let mut backwards = Backwards::new(MAX_EXPORT_CELLS, None, MAX_EXPORT_BYTES);
+    read(journal, owner, &subject.handle, None, &mut backwards).await?;
+    let mut generations = vec![];
+    while let Some(branch) = backwards.branch.take().filter(|_| !backwards.more && generations.len() < MAX_GENERATIONS)
+    {
+        let mut older = backwards.ancestor(branch.cell);
+        // What befell the ancestor afterwards is not this session's story.
+        read(journal, owner, &branch.handle, Some(branch.seq), &mut older).await?;
+        generations.push(std::mem::replace(&mut backwards, older));
+    }
+    let (mut entries, oldest) = backwards.finish(subject.running);
+    for generation in generations.into_iter().rev() {
+        entries.extend(generation.finish(subject.running).0);
+    }
+    Ok((entries, oldest))
+}
+
+/// Feeds a session's events before `before`, newest first.
+async fn read(
+    journal: &Journal,
+    owner: &str,
+    handle: &str,
+    mut before: Option<u64>,
+    backwards: &mut Backwards,
+) -> Result<(), Error> {
+    let mut count = FIRST_EVENTS;
+    loop {
+        let events = journal.history(owner, handle, before, count).await?;
+        count = MORE_EVENTS;
+        let Some(first) = events.first() else { return Ok(()) };
+        before = Some(first.seq);
+        for event in events.iter().rev() {
+            if let ControlFlow::Break(()) = backwards.take(event) {
+                return Ok(());
+            }
+        }
+    }
+}
