@@ -18,6 +18,8 @@ pub enum Command {
     Mcp(McpArgs),
     /// Run Python in a session: an argument, a file, or standard input
     Exec(ExecArgs),
+    /// Join a session at a prompt, beside the agent that uses it
+    Repl(ReplArgs),
     /// List the open sessions, or hand one over as a file
     #[command(args_conflicts_with_subcommands = true)]
     Sessions(SessionsArgs),
@@ -86,6 +88,20 @@ pub struct ExecArgs {
     /// Code, a file, or - for standard input
     #[arg(value_name = "CODE|FILE|-", allow_hyphen_values = true)]
     pub code: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Type Python; a blank line ends a block. Tab completes from the live session, Up and Ctrl-R recall what you typed before.
+Ctrl-C stops the running cell, and pressed again takes the next step until it stops. Ctrl-D leaves; the session goes on.
+What others run meanwhile is shown as it happens. `:help` lists a few commands.
+
+The session is the one of the agent this shell belongs to, else `main`; -t or PYLAIR_SESSION choose another.
+If standard input is not a terminal, all of it is run as one cell, as `pylair exec -` does.")]
+pub struct ReplArgs {
+    /// Session to join, by name or handle
+    #[arg(short, long, env = "PYLAIR_SESSION")]
+    pub target: Option<String>,
 }
 
 #[derive(Debug, Args)]

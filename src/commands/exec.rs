@@ -8,7 +8,7 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::{Method, body::Incoming};
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 
 use super::{
     Exit, Failure, Surroundings,
@@ -61,9 +61,10 @@ fn looks_like_file(text: &str) -> bool {
     !text.contains('\n') && text.len() < 4096 && (has_suffix || text.contains('/')) && Path::new(text).is_file()
 }
 
+/// One line of the answer to `/api/execute`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Line {
+pub(super) enum Line {
     Job { job: String },
     Output { stream: Stream, text: String },
     Report(serde_json::Value),
@@ -98,7 +99,8 @@ async fn run(
     }
 }
 
-async fn next_line(stream: &mut Incoming, buffer: &mut BytesMut) -> Result<Line, Failure> {
+/// The next of the lines that an answer is made of, one JSON value each.
+pub(super) async fn next_line<T: DeserializeOwned>(stream: &mut Incoming, buffer: &mut BytesMut) -> Result<T, Failure> {
     loop {
         if let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
             let line = buffer.split_to(end + 1);
@@ -116,7 +118,7 @@ async fn next_line(stream: &mut Incoming, buffer: &mut BytesMut) -> Result<Line,
 }
 
 /// Ctrl-C goes to the cell; its end comes on the stream as always. Pressing it again takes the next step of the ladder.
-async fn interrupt(surroundings: &Surroundings, job: &str) -> Result<(), Failure> {
+pub(super) async fn interrupt(surroundings: &Surroundings, job: &str) -> Result<(), Failure> {
     let Some(mut connection) = Connection::open(&surroundings.places.socket()).await? else {
         return Err(lost("it is gone"));
     };
@@ -155,11 +157,11 @@ fn conclude(report: &serde_json::Value, json: bool) -> Result<Exit, Failure> {
     })
 }
 
-fn with_newline(text: &str) -> String {
+pub(super) fn with_newline(text: &str) -> String {
     if text.is_empty() || text.ends_with('\n') { text.to_owned() } else { format!("{text}\n") }
 }
 
-fn write(to: &mut impl Write, text: &str) -> Result<(), Failure> {
+pub(super) fn write(to: &mut impl Write, text: &str) -> Result<(), Failure> {
     match to.write_all(text.as_bytes()).and_then(|()| to.flush()) {
         // `pylair exec … | head` has seen enough; the cell goes on as a job.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(Exit::Ok as i32),

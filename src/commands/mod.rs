@@ -6,6 +6,7 @@ mod doctor;
 mod exec;
 mod mcp;
 mod output;
+mod repl;
 mod serve;
 mod sessions;
 
@@ -112,6 +113,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Serve(args) => serve::serve(&args, surroundings),
         Command::Mcp(args) => mcp::mcp(&args, &surroundings),
         Command::Exec(args) => exec::exec(&args, &surroundings),
+        Command::Repl(args) => repl::repl(&args, &surroundings),
         Command::Sessions(args) => sessions::sessions(&args, &surroundings),
         Command::Output(args) => output::output(&args, &surroundings),
         Command::Stop => daemon::stop(&surroundings),

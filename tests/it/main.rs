@@ -23,6 +23,7 @@ mod jobs;
 mod look;
 mod output;
 mod saving;
+mod repl;
 mod sealed;
 mod templates;
 mod tools;

@@ -7,6 +7,7 @@ mod home;
 mod http;
 mod process;
 mod python;
+pub mod terminal;
 
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ pub use home::Home;
 pub use http::{Request, Server};
 pub use process::{Watched, kill, parent_of};
 pub use python::{newest_python, python2, pythons};
+pub use terminal::Terminal;
 
 /// How long anything may take. Nothing waits for time to pass; this only bounds a test that fails.
 pub const PATIENCE: Duration = Duration::from_mins(1);
