@@ -10,7 +10,7 @@ import socket
 import sys
 from typing import Any
 
-from . import activate, descriptors, look, throwaway, unwind, wire
+from . import activate, descriptors, look, packages, throwaway, unwind, wire
 from .checkpoint import Checkpoints
 from .execute import Cells
 from .output import Output
@@ -141,6 +141,8 @@ class Worker:
                 done, blob = self._look(request, blob)
             elif request.get("op") in ("save", "restore"):
                 done, blob = self._snapshot(request)
+            elif request.get("op") in ("imports", "site"):
+                done, blob = _packages(request, blob)
             else:
                 done, blob = self._answer(request), b""
                 if done is None:
@@ -203,6 +205,22 @@ def _interrupt_look() -> None:
 
 unwind.stand_for_cell(_look_interruptibly, None, _interrupt_look)
 unwind.stand_for_cell(throwaway.run, throwaway.interrupt, throwaway.interrupt)
+
+
+def _packages(request: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
+    try:
+        return {}, wire.encode(_packages_interruptibly(request, blob))
+    except BaseException as error:
+        return look.refusal(error, request.get("op")), b""
+
+
+def _packages_interruptibly(request: dict[str, Any], blob: bytes) -> dict[str, Any]:
+    if request["op"] == "imports":
+        return packages.imports(blob.decode("utf-8"))
+    return packages.site(request["directory"], request.get("bin"))
+
+
+unwind.stand_for_cell(_packages_interruptibly, None, _interrupt_look)
 
 
 def _start(request: dict[str, Any]) -> dict[str, Any]:

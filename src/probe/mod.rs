@@ -31,6 +31,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("look", include_str!("../../probe/pylair/look.py")),
     ("lost", include_str!("../../probe/pylair/lost.py")),
     ("output", include_str!("../../probe/pylair/output.py")),
+    ("packages", include_str!("../../probe/pylair/packages.py")),
     ("paths", include_str!("../../probe/pylair/paths.py")),
     ("peek", include_str!("../../probe/pylair/peek.py")),
     ("pickling", include_str!("../../probe/pylair/pickling.py")),
