@@ -1,6 +1,10 @@
 //! Finding interpreters and asking them what they are.
 //!
-//! Called by `session` when one is opened and by `doctor`. Owns the cache of answers; starts nothing that stays.
+//! Called by `session` when one is opened and by `doctor`. Owns the cache of answers; starts nothing that stays. What a caller may name
+//! and where that is looked for is in `locate`, the environments of projects in `project`.
+
+mod locate;
+mod project;
 
 pub mod lexer;
 
@@ -12,6 +16,9 @@ use std::{
     sync::Mutex,
     time::Duration,
 };
+
+use locate::{Located, is_version, locate, of_version};
+pub use locate::{candidates, on_path};
 
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
@@ -27,6 +34,10 @@ pub enum Error {
     None { tried: String },
     #[error("Python interpreter not found at `{path}`")]
     NotFound { path: PathBuf },
+    #[error("no Python {version} was found: {tried}")]
+    NoVersion { version: String, tried: String },
+    #[error("`{directory}` is neither a Python environment nor a project that has one: there is no {looked_for}")]
+    NoEnvironment { directory: PathBuf, looked_for: String },
     #[error("`{path}` cannot be executed")]
     NotExecutable { path: PathBuf },
     #[error("`{path}` could not be started")]
@@ -44,7 +55,14 @@ impl Error {
         match self {
             Self::None { .. } => "install Python 3.8 or newer, or pass `python` with the path of an interpreter",
             Self::NotFound { .. } => {
-                "pass the path of an interpreter, of a virtual environment, or a version such as 3.12"
+                "pass the path of an interpreter, of a virtual environment or of a project, or a version such as 3.12"
+            }
+            Self::NoVersion { .. } => {
+                "install it, pass the path of an interpreter, or leave out `python`; `pylair doctor` lists what it finds"
+            }
+            Self::NoEnvironment { .. } => {
+                "make the environment (`uv sync`, `poetry install`, `conda env create`, `python -m venv .venv`), or pass \
+                 the path of an interpreter"
             }
             Self::NotExecutable { .. } => "check its permissions, or pass another interpreter",
             Self::Start { .. } | Self::NotPython { .. } | Self::Silent { .. } => {
@@ -75,6 +93,11 @@ impl Interpreter {
     pub fn is_venv(&self) -> bool {
         self.prefix != self.base_prefix
     }
+
+    /// Whether it is an environment made for one purpose, which packages may be installed into. Conda's own base is none.
+    pub fn is_environment(&self) -> bool {
+        self.is_venv() || (self.prefix.join("conda-meta").is_dir() && !self.prefix.join("condabin").exists())
+    }
 }
 
 /// Interpreters asked so far, by path, device, inode and change time.
@@ -96,7 +119,7 @@ impl Interpreters {
         env: &BTreeMap<String, String>,
     ) -> Result<Interpreter, Error> {
         if let Some(wanted) = wanted {
-            return self.ask(&locate(wanted, cwd, env)?, cwd, env).await;
+            return self.named(wanted, cwd, env).await;
         }
         if let Some(venv) = env.get("VIRTUAL_ENV").filter(|venv| !venv.is_empty()) {
             let python = Path::new(venv).join("bin/python");
@@ -109,7 +132,7 @@ impl Interpreters {
             return self.ask(&project, cwd, env).await;
         }
         if let Some(configured) = configured {
-            return self.ask(&locate(configured, cwd, env)?, cwd, env).await;
+            return self.named(configured, cwd, env).await;
         }
         for name in ["python3", "python"] {
             if let Some(path) = on_path(name, env) {
@@ -123,6 +146,35 @@ impl Interpreters {
                 env.get("PATH").map_or("", String::as_str)
             ),
         })
+    }
+
+    /// What a caller names: a path, an environment, a project directory, a version or a command.
+    async fn named(&self, wanted: &str, cwd: &Path, env: &BTreeMap<String, String>) -> Result<Interpreter, Error> {
+        if is_version(wanted) {
+            return self.version(wanted, cwd, env).await;
+        }
+        match locate(wanted, cwd, env).await? {
+            Located::Executable(path) => self.ask(&path, cwd, env).await,
+            Located::Version(version) => self.version(&version, cwd, env).await,
+        }
+    }
+
+    /// The first interpreter that says it is this version. Others are passed over: `python3` is a different one everywhere, and a
+    /// shim on `PATH` may lead nowhere.
+    async fn version(&self, version: &str, cwd: &Path, env: &BTreeMap<String, String>) -> Result<Interpreter, Error> {
+        let mut tried = Vec::new();
+        for path in of_version(version, env).await {
+            match self.ask(&path, cwd, env).await {
+                Ok(found) if is_of_version(&found.version, version) => return Ok(found),
+                Ok(found) => tried.push(format!("`{}` is {}", path.display(), found.version)),
+                Err(error @ Error::TooOld { .. }) => return Err(error),
+                Err(_) => tried.push(format!("`{}` does not start", path.display())),
+            }
+        }
+        let places = "python on PATH, pyenv and uv were looked through";
+        tried.truncate(8);
+        let tried = if tried.is_empty() { places.to_owned() } else { format!("{places}, {}", tried.join(", ")) };
+        Err(Error::NoVersion { version: version.to_owned(), tried })
     }
 
     /// Starts the interpreter once and remembers its answer until the file changes.
@@ -182,44 +234,7 @@ async fn ask(path: &Path, cwd: &Path, env: &BTreeMap<String, String>) -> Result<
     serde_json::from_str(details).map_err(|error| not_python(error.to_string()))
 }
 
-/// A path, a virtual environment, a version or a command name, to the file that starts it.
-fn locate(wanted: &str, cwd: &Path, env: &BTreeMap<String, String>) -> Result<PathBuf, Error> {
-    let is_version = !wanted.is_empty() && wanted.chars().all(|c| c.is_ascii_digit() || c == '.');
-    if is_version {
-        return on_path(&format!("python{wanted}"), env)
-            .ok_or_else(|| Error::None { tried: format!("no python{wanted} on PATH") });
-    }
-    if !wanted.contains('/')
-        && let Some(path) = on_path(wanted, env)
-    {
-        return Ok(path);
-    }
-    let path = match (wanted.strip_prefix("~/"), env.get("HOME")) {
-        (Some(rest), Some(home)) => Path::new(home).join(rest),
-        _ => cwd.join(wanted),
-    };
-    if path.is_dir() {
-        for inside in ["bin/python", "bin/python3", ".venv/bin/python"] {
-            if path.join(inside).exists() {
-                return Ok(path.join(inside));
-            }
-        }
-    }
-    Ok(path)
-}
-
-fn on_path(name: &str, env: &BTreeMap<String, String>) -> Option<PathBuf> {
-    let path = env.get("PATH")?;
-    path.split(':').filter(|dir| dir.starts_with('/')).map(|dir| Path::new(dir).join(name)).find(|candidate| {
-        fs::metadata(candidate).is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
-    })
-}
-
-/// Every interpreter on the `PATH` of this environment, for `doctor`.
-pub fn candidates(env: &BTreeMap<String, String>) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = Vec::new();
-    for name in std::iter::once("python3".to_owned()).chain((8..=15).map(|minor| format!("python3.{minor}"))) {
-        found.extend(on_path(&name, env));
-    }
-    found
+/// Whether `3.12.4` is what was meant by `3.12`.
+fn is_of_version(version: &str, wanted: &str) -> bool {
+    version == wanted || version.strip_prefix(wanted).is_some_and(|rest| rest.starts_with('.'))
 }
