@@ -144,6 +144,11 @@ impl Places {
         self.data.join("workspaces")
     }
 
+    /// Packages installed for sessions whose interpreter is no environment of its own.
+    pub fn venvs(&self) -> PathBuf {
+        self.data.join("venvs")
+    }
+
     pub fn settings_file(&self) -> PathBuf {
         self.config.join("config.toml")
     }
@@ -232,6 +237,9 @@ pub struct Config {
     pub idle_exit: Option<Duration>,
     pub session_ttl: Duration,
     pub max_sessions: usize,
+    /// Whether packages of missing modules are installed before a cell runs.
+    pub auto_install: bool,
+    pub install_timeout: Duration,
     pub settings: Vec<Setting>,
 }
 
@@ -249,6 +257,8 @@ struct File {
     idle_exit_s: Option<u64>,
     session_ttl_s: Option<u64>,
     max_sessions: Option<usize>,
+    auto_install: Option<bool>,
+    install_timeout_s: Option<u64>,
 }
 
 /// Values given on the command line.
@@ -298,6 +308,9 @@ impl Config {
         let session_ttl_s = resolver.pick("session_ttl_s", None, |file| file.session_ttl_s, 8 * 3600, "seconds")?;
         let max_sessions =
             resolver.pick("max_sessions", None, |file| file.max_sessions, 200, "a number of sessions")?;
+        let auto_install = resolver.pick("auto_install", None, |file| file.auto_install, false, "`true` or `false`")?;
+        let install_timeout_s =
+            resolver.pick("install_timeout_s", None, |file| file.install_timeout_s, 600, "seconds")?;
         let checkpoints = checkpoints.parse().map_err(|()| {
             resolver.invalid("checkpoints", &checkpoints, "`auto`, `off` or how many to keep, up to 20")
         })?;
@@ -316,6 +329,8 @@ impl Config {
             idle_exit: Some(Duration::from_secs(idle_exit_s)).filter(|limit| !limit.is_zero()),
             session_ttl: Duration::from_secs(session_ttl_s),
             max_sessions,
+            auto_install,
+            install_timeout: Duration::from_secs(install_timeout_s),
             settings: resolver.settings,
         })
     }

@@ -9,6 +9,7 @@
 //! - [`files`]: what is in a session's workspace
 //! - [`output`], [`journal`]: what cells printed, what happened
 //! - [`history`]: sessions told from the journal, and handed over as notebook, script or page
+//! - [`packages`]: installing packages, and which one a module comes in
 //! - [`python`]: finding interpreters
 //! - [`probe`]: the Rust end of the wire: templates, links, frames
 //! - [`descriptor`]: descriptors the runtime waits on
@@ -28,6 +29,7 @@ pub mod keeper;
 pub mod machine;
 pub mod mcp;
 pub mod output;
+pub mod packages;
 pub mod probe;
 pub mod python;
 pub mod session;

@@ -187,6 +187,7 @@ impl Sessions {
                     let directory = self.parts.workspaces.find(&definition.handle);
                     directory.keep(false);
                     directory.remove().await;
+                    self.parts.packages.environment(&definition.handle).release(false).await;
                     Ok(definition.name)
                 }
                 Some(definition) => Err(Error::Stopped { target: definition.name }),
@@ -198,7 +199,9 @@ impl Sessions {
     /// After a session has ended: a kept one becomes a stopped one, any other is forgotten.
     pub(super) async fn put_away(&self, session: &Session, forget: bool) {
         let store = self.parts.store.clone();
-        if !session.info.definition.keep || forget {
+        let keep = session.info.definition.keep && !forget;
+        session.info.environment.release(keep).await;
+        if !keep {
             let handle = session.info.handle.clone();
             let _forgotten = tokio::task::spawn_blocking(move || store.forget(&handle)).await;
             return;

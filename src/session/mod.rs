@@ -3,6 +3,7 @@
 //! `Sessions` is the collection, `Session` a cheap handle; the task in `task` owns the worker and is the only writer of a
 //! session's state. Every door calls these methods and nothing below them.
 
+mod install;
 mod job;
 mod keeping;
 pub mod literal;
@@ -37,6 +38,7 @@ use crate::{
     journal::{EventKind, Journal},
     keeper::confine::{self, Profile},
     output::Outputs,
+    packages::{self, Environment, Packages},
     probe::{
         link::{self, Probes, Refusal},
         wire::Op,
@@ -99,6 +101,8 @@ pub enum Error {
     #[error(transparent)]
     Python(#[from] python::Error),
     #[error(transparent)]
+    Packages(#[from] packages::Error),
+    #[error(transparent)]
     Link(#[from] link::Error),
     #[error(transparent)]
     Output(#[from] crate::output::Error),
@@ -152,6 +156,7 @@ impl Error {
             Self::NotAllowed(_) => "not_allowed",
             Self::Startup(_) => "startup_failed",
             Self::Python(_) => "no_python",
+            Self::Packages(error) => error.kind(),
             Self::Link(link::Error::Nursery(_)) => "sandbox_unavailable",
             Self::Link(_) => "worker_failed",
             Self::Output(_) => "output_unavailable",
@@ -212,6 +217,7 @@ impl Error {
             Self::NotAllowed(_) => "use a token with more rights".to_owned(),
             Self::Startup(raised) => format!("the session was not opened; fix this:\n{}", raised.traceback.trim_end()),
             Self::Python(error) => error.hint().to_owned(),
+            Self::Packages(error) => error.hint(),
             Self::Link(link::Error::Nursery(_)) => {
                 "open the session with sandbox=\"open\", or see `pylair doctor` for what this machine lacks".to_owned()
             }
@@ -314,6 +320,7 @@ pub struct Info {
     pub profile: Profile,
     pub startup: Option<String>,
     pub preload: Vec<String>,
+    pub environment: Arc<Environment>,
     pub description: Option<String>,
     pub opened_at: Timestamp,
     pub ttl: Duration,
@@ -448,6 +455,8 @@ enum Command {
         timeout: Option<Duration>,
         on_timeout: OnTimeout,
         client: String,
+        /// What was done for it before it began.
+        notes: Vec<String>,
         answer: oneshot::Sender<Result<Arc<Job>, Error>>,
     },
     /// Starts the ladder for this job, or for whatever runs.
@@ -533,8 +542,9 @@ impl Session {
         {
             return Err(Error::CodeTooLong(code.len()));
         }
+        let notes = self.before_cell(&work).await;
         let client = client.to_owned();
-        self.send(|answer| Command::Execute { work, timeout, on_timeout, client, answer }).await?
+        self.send(|answer| Command::Execute { work, timeout, on_timeout, client, notes, answer }).await?
     }
 
     async fn send<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Error> {
@@ -676,6 +686,7 @@ pub struct Parts {
     pub session_ttl: Duration,
     pub max_sessions: usize,
     pub store: Arc<saved::Store>,
+    pub packages: Arc<Packages>,
 }
 
 impl Parts {
@@ -685,7 +696,7 @@ impl Parts {
         journal: Journal,
         outputs: Outputs,
         store: saved::Store,
-        workspaces: Workspaces,
+        (workspaces, packages): (Workspaces, Arc<Packages>),
     ) -> Self {
         Self {
             probes,
@@ -699,6 +710,7 @@ impl Parts {
             session_ttl: config.session_ttl,
             max_sessions: config.max_sessions,
             store: Arc::new(store),
+            packages,
         }
     }
 }
@@ -736,6 +748,7 @@ impl Sessions {
         let parts = Arc::new(parts);
         let stopped = keeping::load(&parts);
         keeping::remove_left_directories(&parts, &stopped);
+        parts.packages.sweep(|handle| stopped.iter().any(|definition| definition.handle == handle));
         let sessions = Arc::new(Self {
             stopped: Mutex::new(stopped),
             parts,
@@ -912,6 +925,7 @@ impl Sessions {
             opened_at: opened_at.to_string(),
             last_used_at: opened_at.to_string(),
         };
+        let environment = self.parts.packages.environment(&handle);
         let info = Arc::new(Info {
             definition: Arc::new(definition),
             handle,
@@ -926,6 +940,7 @@ impl Sessions {
             profile,
             startup: options.startup,
             preload: options.preload,
+            environment,
             description: options.description,
             opened_at,
             ttl,
@@ -983,6 +998,7 @@ impl Sessions {
 
     fn add(&self, session: &Session, branch: Option<(String, u64)>) {
         let info = &session.info;
+        info.environment.hold();
         self.parts.journal.record(
             &info.owner,
             &info.handle,
@@ -1073,7 +1089,13 @@ impl Sessions {
             let registry = self.registry.lock().expect("no panic while locked");
             registry.open.values().cloned().collect()
         };
-        futures::future::join_all(sessions.iter().map(|session| self.end(session, reason))).await;
+        let coming_back = keeping::load(&self.parts);
+        let end = async |session: &Session| {
+            self.end(session, reason).await;
+            let keep = coming_back.iter().any(|definition| *definition.handle == *session.info.handle);
+            session.info.environment.release(keep).await;
+        };
+        futures::future::join_all(sessions.iter().map(end)).await;
     }
 
     fn reserve(&self, caller: &Caller, name: &Arc<str>) -> Result<Reservation<'_>, Error> {

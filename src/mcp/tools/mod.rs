@@ -5,6 +5,7 @@ mod admin;
 mod files;
 mod history;
 mod look;
+mod packages;
 mod session;
 
 use std::{collections::BTreeSet, sync::Arc, sync::LazyLock};
@@ -280,6 +281,17 @@ pub static TABLE: &[Tool] = &[
         input: input::<history::ExportArgs>,
         output: Some(schema::<history::Exported>),
         function: |call| Box::pin(history::export_session(call)),
+    },
+    Tool {
+        name: "install_packages",
+        title: "Install packages",
+        description: "Install Python packages with uv or pip into a session's environment, or into one of its own if its \
+                      interpreter belongs to the system. They can be imported at once.",
+        toolset: Toolset::Run,
+        effect: Effect::RunsCode,
+        input: input::<packages::InstallArgs>,
+        output: Some(schema::<crate::packages::Installed>),
+        function: |call| Box::pin(packages::install(call)),
     },
     Tool {
         name: "list_targets",

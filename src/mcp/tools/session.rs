@@ -343,7 +343,7 @@ pub async fn interrupt(call: Call<'_>) -> Result<CallToolResult, ToolError> {
 #[serde(deny_unknown_fields)]
 pub struct OpenArgs {
     name: Option<String>,
-    /// Interpreter: path, virtual environment, or version such as 3.12
+    /// Interpreter: path, version such as 3.12, virtual environment or project directory
     python: Option<String>,
     cwd: Option<PathBuf>,
     /// Environment variables to add

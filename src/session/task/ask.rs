@@ -64,6 +64,11 @@ impl Task {
         if let Some(running) = &self.running {
             if !question.only_looks() {
                 let _unheard = answer.send(Err(self.busy(running)));
+                // The next cell's worker is told before it begins.
+                if matches!(question.op, Op::Site { .. }) {
+                    self.remember_site(question.op);
+                    self.sites_due = true;
+                }
                 return;
             }
             self.peek(&question.op, answer);
@@ -135,8 +140,8 @@ impl Task {
         if let Some(message) = reply.refused {
             return Err(Error::Refused(Refusal { message, kind: reply.kind, hint: reply.hint }));
         }
-        if matches!(op, Op::Site { .. }) && !self.sites.contains(&op) {
-            self.sites.push(op);
+        if matches!(op, Op::Site { .. }) {
+            self.remember_site(op);
         }
         if blob.is_empty() {
             return Ok(serde_json::Value::Null);
@@ -145,6 +150,12 @@ impl Task {
             let message = format!("the worker's answer could not be read: {error}");
             Error::Refused(Refusal { message, kind: None, hint: None })
         })
+    }
+
+    fn remember_site(&mut self, site: Op) {
+        if !self.sites.contains(&site) {
+            self.sites.push(site);
+        }
     }
 
     /// What takes too long hangs in code of the user's (hooks at a fork, methods for pickling), which can be interrupted like a cell.

@@ -11,6 +11,7 @@ use super::{Cause, Error, Ladder, State, Task};
 use crate::{
     journal::EventKind,
     output::{Cursor, Outputs, Stream},
+    packages,
     probe::{
         link::Link,
         wire::{CellOutcome, Raised, Reply},
@@ -59,6 +60,8 @@ impl Task {
         }
         if self.link.is_none() {
             self.open_worker().await?;
+        } else if self.sites_due {
+            self.tell_sites().await;
         }
         self.checkpoint_due = None;
         // What is in the pipes by now was printed before this cell.
@@ -223,6 +226,8 @@ impl Task {
         if let Some(ladder) = &running.ladder {
             notes.extend(stop_notes(outcome, ladder, &running));
         }
+        let auto_install = self.info.environment.auto_install();
+        notes.extend(error.as_ref().and_then(|error| packages::hint_for(error, auto_install)));
         let whole = if blob.is_empty() { reply.result } else { Some(String::from_utf8_lossy(&blob).into_owned()) };
         let mut result_chars = reply.result_chars;
         let result = whole.map(|whole| {

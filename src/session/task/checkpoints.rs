@@ -296,6 +296,8 @@ impl Task {
         self.link = Some(link);
         self.cell = cell;
         self.lineage = lineage;
+        // It may be older than some of them.
+        self.sites_due = !sites.is_empty();
         self.sites = sites;
         self.directory = directory;
         self.pending_notes = notes;

@@ -102,6 +102,7 @@ impl Task {
 
     /// A worker that was started anew, or set back, may not know where this session's packages are.
     pub(super) async fn tell_sites(&mut self) {
+        self.sites_due = false;
         for site in self.sites.clone() {
             if let Err(error) = self.ask_and_wait(site, &[], START_TIMEOUT).await {
                 self.pending_notes.push(format!("packages installed for this session cannot be imported: {error}"));

@@ -17,7 +17,7 @@ use std::{
 
 use tokio::sync::mpsc;
 
-use super::{Command, Ending, Error, Info, Live, Parts, RestartMode, Session, State, job::Late};
+use super::{Command, Ending, Error, Info, Live, Parts, RestartMode, Session, State, install::site_request, job::Late};
 use crate::{
     files::OwnDirectory,
     probe::{
@@ -66,7 +66,8 @@ pub(super) async fn start(info: Arc<Info>, parts: Arc<Parts>, seed: Seed) -> Res
         asking: None,
         peeks: Vec::new(),
         next_peek: 1,
-        sites: Vec::new(),
+        sites: info.environment.site().iter().map(site_request).collect(),
+        sites_due: false,
         checkpoint_due: None,
         journaled: cells::Journaled::default(),
         checkpoints_given_up: false,
@@ -110,6 +111,8 @@ struct Task {
     next_peek: u64,
     /// Where packages were installed for this session; a worker that does not know is told.
     sites: Vec<Op>,
+    /// It could not be told at once.
+    sites_due: bool,
     checkpoint_due: Option<Instant>,
     journaled: cells::Journaled,
     /// A checkpoint hung in the user's own fork hooks; none is asked for again.
@@ -175,8 +178,11 @@ impl Task {
 
     async fn on_command(&mut self, command: Command) {
         match command {
-            Command::Execute { work, timeout, on_timeout, client, answer } => {
+            Command::Execute { work, timeout, on_timeout, client, notes, answer } => {
                 let result = self.begin(work, timeout, on_timeout, client).await;
+                if result.is_ok() {
+                    self.pending_notes.extend(notes);
+                }
                 // A caller that is gone leaves the job behind.
                 let _unheard = answer.send(result);
             }

@@ -1,0 +1,228 @@
+//! Running pip and uv: which of them, in what surroundings, with every process they start ending when they must.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ffi::OsString,
+    path::{Path, PathBuf},
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt},
+    process::{Child, Command},
+    sync::mpsc,
+    time::Instant,
+};
+
+use super::{Error, requirement::Requirement};
+use crate::python::on_path;
+
+const MAX_LINE_BYTES: usize = 500;
+const TAIL_LINES: usize = 30;
+/// Where else than into the environment they would install, or from whose settings.
+const DROPPED: &[&str] = &[
+    "PIP_BREAK_SYSTEM_PACKAGES",
+    "PIP_DRY_RUN",
+    "PIP_PREFIX",
+    "PIP_PYTHON",
+    "PIP_REQUIREMENT",
+    "PIP_ROOT",
+    "PIP_TARGET",
+    "PYTHONHOME",
+    "PYTHONPATH",
+    "PYTHONSTARTUP",
+    "UV_BREAK_SYSTEM_PACKAGES",
+    "UV_PYTHON",
+    "UV_SYSTEM_PYTHON",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "__PYVENV_LAUNCHER__",
+];
+
+/// Where an installer runs, and until when.
+#[derive(Debug, Clone, Copy)]
+pub struct Surroundings<'a> {
+    pub env: &'a BTreeMap<String, String>,
+    pub cwd: &'a Path,
+    pub deadline: Instant,
+    pub limit: Duration,
+    /// Where lines are offered as they come, if anybody wants them.
+    pub lines: Option<&'a mpsc::Sender<String>>,
+}
+
+/// What installs into one environment.
+#[derive(Debug, Clone)]
+pub struct Installer {
+    /// Such as `uv 0.9.2`.
+    pub name: String,
+    command: Vec<OsString>,
+}
+
+impl Installer {
+    /// uv when it is on `PATH`, else the environment's own pip, else one that `may_make_pip` allows to be put there.
+    pub async fn find(python: &Path, may_make_pip: bool, around: Surroundings<'_>) -> Result<Self, Error> {
+        let around = Surroundings { lines: None, ..around };
+        if let Some(uv) = on_path("uv", around.env) {
+            let uv = uv.into_os_string();
+            let said = run(&[uv.clone(), "--version".into()], around).await?;
+            if let Some(name) = said.first_words() {
+                let mut command = vec![uv, "pip".into(), "install".into(), "--no-progress".into(), "--python".into()];
+                command.push(python.into());
+                return Ok(Self { name, command });
+            }
+        }
+        // `-I`: neither the working directory nor PYTHONPATH may bring a pip of their own.
+        let pip = |args: &[&str]| {
+            let mut command: Vec<OsString> = vec![python.into(), "-I".into(), "-u".into(), "-m".into()];
+            command.extend(args.iter().map(OsString::from));
+            command
+        };
+        let mut said = run(&pip(&["pip", "--version"]), around).await?;
+        if !said.status.success() && may_make_pip {
+            run(&pip(&["ensurepip", "--default-pip"]), around).await?;
+            said = run(&pip(&["pip", "--version"]), around).await?;
+        }
+        match said.first_words() {
+            Some(name) => Ok(Self { name, command: pip(&["pip", "install"]) }),
+            None => Err(Error::NoInstaller { python: python.to_owned() }),
+        }
+    }
+
+    /// `wheels_only` keeps code of the packages from being run while they are installed.
+    pub async fn install(
+        &self,
+        requirements: &[Requirement],
+        wheels_only: bool,
+        around: Surroundings<'_>,
+    ) -> Result<Finished, Error> {
+        let mut command = self.command.clone();
+        if wheels_only {
+            command.extend(["--only-binary".into(), ":all:".into()]);
+        }
+        command.push("--".into());
+        command.extend(requirements.iter().map(|requirement| OsString::from(&requirement.text)));
+        run(&command, around).await
+    }
+}
+
+/// Makes a venv that sees the packages of the interpreter it is made from.
+pub async fn make_venv(python: &Path, directory: &Path, around: Surroundings<'_>) -> Result<(), Error> {
+    let args = ["-I", "-m", "venv", "--without-pip", "--system-site-packages"];
+    let mut command = vec![OsString::from(python)];
+    command.extend(args.iter().map(OsString::from));
+    command.push(directory.into());
+    let finished = run(&command, around).await?;
+    if finished.status.success() {
+        return Ok(());
+    }
+    Err(Error::MakeVenv { python: python.to_owned(), said: finished.tail.join("\n") })
+}
+
+/// How a program ended, and its last lines.
+#[derive(Debug)]
+pub struct Finished {
+    pub status: ExitStatus,
+    pub tail: Vec<String>,
+}
+
+impl Finished {
+    /// `pip 24.0` of `pip 24.0 from …`.
+    fn first_words(&self) -> Option<String> {
+        let mut words = self.tail.first()?.split_whitespace();
+        let (name, version) = (words.next()?, words.next()?);
+        (self.status.success() && version.starts_with(|c: char| c.is_ascii_digit()))
+            .then(|| format!("{name} {version}"))
+    }
+}
+
+/// A process group that does not outlive whoever waits for it.
+struct Group {
+    child: Child,
+    id: Option<Pid>,
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            // It may have ended this moment.
+            let _gone = kill_process_group(id, Signal::KILL);
+        }
+    }
+}
+
+/// Runs a program to its end, which is the deadline's at the latest. Dropping the future kills it and all it has started.
+async fn run(command: &[OsString], around: Surroundings<'_>) -> Result<Finished, Error> {
+    let (program, args) = command.split_first().expect("a command has a program");
+    let env = around.env.iter().filter(|(name, _)| !DROPPED.contains(&name.as_str()));
+    let child = Command::new(program)
+        .args(args)
+        .env_clear()
+        .envs(env)
+        .envs([
+            ("NO_COLOR", "1"),
+            ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
+            ("PIP_NO_INPUT", "1"),
+            ("PIP_PROGRESS_BAR", "off"),
+            // Also against a pip.conf that says otherwise.
+            ("PIP_USER", "0"),
+        ])
+        .current_dir(around.cwd)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|source| Error::Start { program: PathBuf::from(program), source })?;
+    let id = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+    let mut group = Group { child, id };
+    let (stdout, stderr) = (group.child.stdout.take(), group.child.stderr.take());
+    let tail = std::sync::Mutex::new(VecDeque::new());
+    let keep = |line: String| {
+        // A client that does not keep up misses lines; the tail has the last ones.
+        let _full = around.lines.map(|lines| lines.try_send(line.clone()));
+        let mut tail = tail.lock().expect("no panic while locked");
+        if tail.len() == TAIL_LINES {
+            tail.pop_front();
+        }
+        tail.push_back(line);
+    };
+    let ended = async {
+        tokio::join!(each_line(stdout, &keep), each_line(stderr, &keep));
+        group.child.wait().await
+    };
+    let ended = tokio::time::timeout_at(around.deadline, ended).await;
+    let tail: Vec<String> = tail.into_inner().expect("no panic while locked").into();
+    let status = match ended {
+        Ok(status) => status.map_err(|source| Error::Start { program: PathBuf::from(program), source })?,
+        Err(_) => return Err(Error::Timeout { limit: around.limit, tail }),
+    };
+    group.id = None;
+    Ok(Finished { status, tail })
+}
+
+/// Calls with every line that is not empty, each cut to a length that can be shown.
+async fn each_line(stream: Option<impl AsyncRead + Unpin>, mut call: impl FnMut(String)) {
+    let Some(mut stream) = stream else { return };
+    let mut chunk = [0; 4096];
+    let mut line = Vec::new();
+    let mut end = |line: &mut Vec<u8>| {
+        let text = String::from_utf8_lossy(line).trim_end().to_owned();
+        line.clear();
+        if !text.trim().is_empty() {
+            call(text);
+        }
+    };
+    while let Ok(count @ 1..) = stream.read(&mut chunk).await {
+        for byte in &chunk[..count] {
+            match byte {
+                b'\n' | b'\r' => end(&mut line),
+                _ if line.len() < MAX_LINE_BYTES => line.push(*byte),
+                _ => {}
+            }
+        }
+    }
+    end(&mut line);
+}

@@ -1,0 +1,500 @@
+//! Packages of sessions: installing them into the session's own environment, or into a venv that is made for it when its interpreter
+//! belongs to the system, and knowing which package a missing module comes in.
+//!
+//! Called by `session`. Owns the venvs it makes; never installs into an interpreter that is not an environment.
+
+mod installer;
+mod inventory;
+mod names;
+mod requirement;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs::{self, File},
+    io,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use rustix::fs::{FlockOperation, flock};
+use schemars::JsonSchema;
+use serde::Serialize;
+use tokio::{sync::mpsc, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use crate::python::Interpreter;
+use installer::{Finished, Installer, Surroundings, make_venv};
+pub use names::{hint_for, packages_of};
+pub use requirement::Requirement;
+
+/// How many packages of an environment are listed.
+const MAX_LOCK: usize = 1000;
+/// How many of an installer's last lines are shown, when it failed and when it did not.
+const SHOWN_LINES: usize = 15;
+const SHOWN_LINES_OF_SUCCESS: usize = 4;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Requirement(#[from] requirement::Bad),
+    #[error("neither uv nor pip was found for `{}`", python.display())]
+    NoInstaller { python: PathBuf },
+    #[error("`{}` could not make a virtual environment: {said}", python.display())]
+    MakeVenv { python: PathBuf, said: String },
+    #[error("the directory `{}` for the session's packages cannot be made", path.display())]
+    Directory { path: PathBuf, source: io::Error },
+    #[error("`{}` could not be run", program.display())]
+    Start { program: PathBuf, source: io::Error },
+    #[error("{installer} failed:\n{}", tail.join("\n"))]
+    Failed { installer: String, tail: Vec<String> },
+    #[error("installing took longer than {} s and was stopped; it had said:\n{}", limit.as_secs(), tail.join("\n"))]
+    Timeout { limit: Duration, tail: Vec<String> },
+    #[error("the session was closed while packages were installed for it")]
+    Closed,
+    #[error("a sealed session cannot see packages installed for it: its interpreter is no environment")]
+    Sealed,
+}
+
+impl Error {
+    /// A word for programs.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Requirement(_) => "bad_argument",
+            Self::Timeout { .. } => "install_timed_out",
+            Self::Sealed => "not_allowed",
+            _ => "install_failed",
+        }
+    }
+
+    /// The way out.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Requirement(_) => {
+                "pass names as on PyPI, with versions if they matter: [\"numpy\", \"pandas>=2,<3\"]".to_owned()
+            }
+            Self::NoInstaller { python } => {
+                format!("install uv, or run `{} -m ensurepip`", python.display())
+            }
+            Self::MakeVenv { .. } => {
+                "open a session with `python` set to a virtual environment; on Debian, python3-venv is a package"
+                    .to_owned()
+            }
+            Self::Directory { .. } | Self::Start { .. } => "see the cause above".to_owned(),
+            Self::Closed => "open another session".to_owned(),
+            Self::Failed { tail, .. } => failure_hint(&tail.join("\n")).to_owned(),
+            Self::Timeout { .. } => "try fewer packages at once, or raise `install_timeout_s`".to_owned(),
+            Self::Sealed => {
+                "open the session with `python` set to a virtual environment, which then can be installed into"
+                    .to_owned()
+            }
+        }
+    }
+}
+
+/// What to do about what an installer said.
+fn failure_hint(said: &str) -> &'static str {
+    let says = |words: &[&str]| words.iter().any(|word| said.contains(word));
+    if says(&[
+        "name resolution",
+        "Failed to fetch",
+        "Network is unreachable",
+        "NewConnectionError",
+        "dns error",
+        "Connection refused",
+    ]) {
+        "the package index cannot be reached: check the network, or the index settings in the session's environment"
+    } else if says(&["from versions: none", "was not found in the", "was not found in the package registry"]) {
+        "there is no such package, or none for this Python: check the spelling; the name of a package may differ from that of its module"
+    } else if says(&[
+        "No matching distribution",
+        "no version of",
+        "there is no version",
+        "has no wheels",
+        "Requires-Python",
+    ]) {
+        "there is no such version for this Python: ask for another version, or open a session with another `python`"
+    } else if says(&[
+        "ResolutionImpossible",
+        "conflicting dependencies",
+        "No solution found",
+        "requirements are unsatisfiable",
+    ]) {
+        "the versions contradict each other: loosen them, or install the packages in separate sessions"
+    } else if says(&[
+        "Failed building",
+        "Failed to build",
+        "subprocess-exited-with-error",
+        "metadata-generation-failed",
+    ]) {
+        "it has to be compiled here and that failed: try a version that has a wheel for this Python, or install what its build needs"
+    } else if says(&["Permission denied", "Read-only file system"]) {
+        "the environment cannot be written to: open the session with an environment of your own"
+    } else if says(&["No space left"]) {
+        "the disk is full"
+    } else {
+        "the lines above are the installer's own"
+    }
+}
+
+/// One package.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Package {
+    pub name: String,
+    pub version: String,
+}
+
+/// What an install did.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct Installed {
+    pub session: String,
+    /// Where the packages went.
+    pub environment: String,
+    pub installer: String,
+    /// New packages, or new versions.
+    pub installed: Vec<Package>,
+    /// Everything the environment has.
+    pub lock: Vec<String>,
+    pub notes: Vec<String>,
+    /// The installer's last lines.
+    pub output: String,
+    pub seconds: f64,
+    /// Modules of what was installed, to be compared with those the session has loaded.
+    #[serde(skip)]
+    pub modules: BTreeMap<String, Package>,
+    /// Where the session has to look from now on.
+    #[serde(skip)]
+    pub site: Site,
+}
+
+impl Installed {
+    /// In words, for a reader that pays for each.
+    pub fn text(&self) -> String {
+        let names: Vec<_> =
+            self.installed.iter().map(|package| format!("{} {}", package.name, package.version)).collect();
+        let names = if names.is_empty() { "nothing new".to_owned() } else { names.join(", ") };
+        let mut text = format!("{}: {names}\ninto {} in {:.1} s", self.installer, self.environment, self.seconds);
+        for note in &self.notes {
+            text.push_str("\nNote: ");
+            text.push_str(note);
+            text.push('.');
+        }
+        text.push_str("\nLock: ");
+        text.push_str(&self.lock.join(" "));
+        text
+    }
+
+    /// The session had loaded some of it before: that is what it goes on with.
+    pub fn note_loaded(&mut self, loaded: &[String]) {
+        for (module, package) in &self.modules {
+            if loaded.contains(module) {
+                self.notes.push(format!(
+                    "{module} was already imported: restart_session to use {} {}",
+                    package.name, package.version
+                ));
+            }
+        }
+    }
+}
+
+/// A directory of packages and the programs that came with them, as the probe's `site` request takes it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Site {
+    pub directory: PathBuf,
+    /// None for an environment that the session was opened with: its programs are on `PATH` if the caller wants them there.
+    pub bin: Option<PathBuf>,
+}
+
+impl Site {
+    /// Of an environment, which has its packages under a name that depends on its version.
+    fn of(prefix: &Path) -> Option<Self> {
+        let entries = fs::read_dir(prefix.join("lib")).ok()?.flatten();
+        let directory = entries.map(|entry| entry.path().join("site-packages")).find(|path| path.is_dir())?;
+        Some(Self { directory, bin: Some(prefix.join("bin")) })
+    }
+}
+
+/// Where the packages of one session go, shared with the sessions that were branched off from it.
+#[derive(Debug)]
+pub struct Environment {
+    packages: Arc<Packages>,
+    directory: PathBuf,
+    /// Of the venv in the directory, once there is one.
+    site: Mutex<Option<Site>>,
+    /// On the directory, so that another daemon does not take it for one that was left behind.
+    lock: Mutex<Option<File>>,
+    users: AtomicUsize,
+    /// Whoever installs into it has to stop.
+    closing: CancellationToken,
+}
+
+impl Environment {
+    pub fn auto_install(&self) -> bool {
+        self.packages.auto_install
+    }
+
+    /// What every worker of the session has to be told, if a venv was made for it.
+    pub fn site(&self) -> Option<Site> {
+        self.site.lock().expect("no panic while locked").clone()
+    }
+
+    /// One more session uses it.
+    pub fn hold(&self) {
+        self.users.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A session that used it has ended. The last one takes the venv with it, unless it will come back.
+    pub async fn release(&self, keep: bool) {
+        if self.users.load(Ordering::Acquire) > 0 && self.users.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
+        self.closing.cancel();
+        // Whoever was installing has let go once it is our turn.
+        let turn = self.packages.turn(&self.directory);
+        let _turn = turn.lock().await;
+        self.lock.lock().expect("no panic while locked").take();
+        if keep {
+            return;
+        }
+        let directory = self.directory.clone();
+        let removed = tokio::task::spawn_blocking(move || fs::remove_dir_all(&directory)).await;
+        if let Ok(Err(error)) = removed
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(%error, path = %self.directory.display(), "the packages of a session could not be removed");
+        }
+    }
+
+    /// Installs, waiting for its turn first. Each line the installer prints is offered to `lines`. Dropping the future stops it.
+    pub async fn install(&self, order: Order<'_>, lines: &mpsc::Sender<String>) -> Result<Installed, Error> {
+        tokio::select! {
+            installed = self.install_in_turn(order, lines) => installed,
+            () = self.closing.cancelled() => Err(Error::Closed),
+        }
+    }
+
+    async fn install_in_turn(&self, order: Order<'_>, lines: &mpsc::Sender<String>) -> Result<Installed, Error> {
+        let is_managed = !order.interpreter.is_environment();
+        if is_managed && order.confined {
+            return Err(Error::Sealed);
+        }
+        let prefix = if is_managed { &self.directory } else { &order.interpreter.prefix };
+        let turn = self.packages.turn(prefix);
+        let asked = Instant::now();
+        let mut waited = false;
+        let _turn = if let Ok(turn) = turn.try_lock() {
+            turn
+        } else {
+            waited = true;
+            turn.lock().await
+        };
+        let started = Instant::now();
+        let around = Surroundings {
+            env: order.env,
+            cwd: order.cwd,
+            deadline: started + self.packages.timeout,
+            limit: self.packages.timeout,
+            lines: Some(lines),
+        };
+        let mut directories = order.interpreter.site_packages.clone();
+        let (python, site) = if is_managed {
+            let site = self.prepare(order.interpreter, around).await?;
+            directories.insert(0, site.directory.clone());
+            (self.directory.join("bin/python"), site)
+        } else {
+            let site = Site { directory: directories.first().cloned().unwrap_or_default(), bin: None };
+            (order.interpreter.executable.clone(), site)
+        };
+        let installer = Installer::find(&python, is_managed, around).await?;
+        let before = take_inventory(directories.clone()).await;
+        let Finished { status, tail } = installer.install(order.requirements, order.confined, around).await?;
+        if !status.success() {
+            return Err(Error::Failed { installer: installer.name, tail: last(tail, SHOWN_LINES) });
+        }
+        let after = take_inventory(directories).await;
+        let changed = inventory::changes(&before, &after);
+        let package = |found: &inventory::Found| Package { name: found.name.clone(), version: found.version.clone() };
+        let installed: Vec<Package> = changed.iter().map(package).collect();
+        let modules = tokio::task::spawn_blocking(move || {
+            let all = changed.iter().flat_map(|found| {
+                inventory::modules(found)
+                    .into_iter()
+                    .map(|module| (module, Package { name: found.name.clone(), version: found.version.clone() }))
+            });
+            all.collect()
+        });
+        let mut notes = Vec::new();
+        if waited {
+            let seconds = started.duration_since(asked).as_secs_f64();
+            notes.push(format!("another install into this environment had to end first, which took {seconds:.1} s"));
+        }
+        if installed.is_empty() {
+            notes.push("nothing was installed: all of it was there already".to_owned());
+        }
+        let mut lock: Vec<String> = after.values().map(|found| format!("{}=={}", found.name, found.version)).collect();
+        if lock.len() > MAX_LOCK {
+            notes.push(format!("only {MAX_LOCK} of {} packages are listed in the lock", lock.len()));
+            lock.truncate(MAX_LOCK);
+        }
+        Ok(Installed {
+            session: order.session.to_owned(),
+            environment: prefix.display().to_string(),
+            installer: installer.name,
+            installed,
+            lock,
+            notes,
+            output: last(tail, SHOWN_LINES_OF_SUCCESS).join("\n"),
+            seconds: (started.elapsed().as_secs_f64() * 100.0).round() / 100.0,
+            modules: modules.await.unwrap_or_default(),
+            site,
+        })
+    }
+
+    /// The session's venv, made if there is none yet.
+    async fn prepare(&self, interpreter: &Interpreter, around: Surroundings<'_>) -> Result<Site, Error> {
+        if let Some(site) = self.site() {
+            return Ok(site);
+        }
+        let failed = |source| Error::Directory { path: self.directory.clone(), source };
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.directory).map_err(failed)?;
+        self.mark_used().map_err(failed)?;
+        make_venv(&interpreter.executable, &self.directory, around).await?;
+        let adopted = self.adopt().map_err(failed)?;
+        adopted.ok_or_else(|| failed(io::Error::other("it has no site-packages")))
+    }
+
+    /// Takes the venv in its directory, if there is one.
+    fn adopt(&self) -> io::Result<Option<Site>> {
+        let Some(site) = Site::of(&self.directory) else { return Ok(None) };
+        self.mark_used()?;
+        *self.site.lock().expect("no panic while locked") = Some(site.clone());
+        Ok(Some(site))
+    }
+
+    fn mark_used(&self) -> io::Result<()> {
+        let mut lock = self.lock.lock().expect("no panic while locked");
+        if lock.is_none() {
+            let directory = File::open(&self.directory)?;
+            flock(&directory, FlockOperation::NonBlockingLockShared)?;
+            *lock = Some(directory);
+        }
+        Ok(())
+    }
+}
+
+/// What to install, and for whom.
+#[derive(Debug, Clone, Copy)]
+pub struct Order<'a> {
+    pub session: &'a str,
+    pub interpreter: &'a Interpreter,
+    pub env: &'a BTreeMap<String, String>,
+    pub cwd: &'a Path,
+    pub confined: bool,
+    pub requirements: &'a [Requirement],
+}
+
+/// The packages of all sessions.
+#[derive(Debug)]
+pub struct Packages {
+    /// Where venvs are made, one directory for each session that needs one.
+    root: PathBuf,
+    timeout: Duration,
+    auto_install: bool,
+    /// One install at a time into each environment.
+    turns: Mutex<HashMap<PathBuf, Weak<tokio::sync::Mutex<()>>>>,
+}
+
+impl Packages {
+    pub fn new(root: PathBuf, timeout: Duration, auto_install: bool) -> Self {
+        Self { root, timeout, auto_install, turns: Mutex::default() }
+    }
+
+    /// Where the packages of this session go. A venv that was made for it before is taken up again.
+    pub fn environment(self: &Arc<Self>, handle: &str) -> Arc<Environment> {
+        let environment = Environment {
+            packages: self.clone(),
+            directory: self.root.join(handle),
+            site: Mutex::default(),
+            lock: Mutex::default(),
+            users: AtomicUsize::new(0),
+            closing: CancellationToken::new(),
+        };
+        if let Err(error) = environment.adopt() {
+            tracing::warn!(%error, path = %environment.directory.display(), "a session's packages cannot be used");
+        }
+        Arc::new(environment)
+    }
+
+    /// Removes, in the background, venvs that a daemon left behind when it was killed, except those of sessions that will come back.
+    pub fn sweep(&self, keep: impl Fn(&str) -> bool) {
+        let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
+        let left = entries.filter(|entry| entry.file_name().to_str().is_some_and(|handle| !keep(handle)));
+        let left: Vec<(PathBuf, File)> = left
+            .filter_map(|entry| {
+                let directory = File::open(entry.path()).ok()?;
+                flock(&directory, FlockOperation::NonBlockingLockExclusive).ok()?;
+                Some((entry.path(), directory))
+            })
+            .collect();
+        if left.is_empty() {
+            return;
+        }
+        tokio::task::spawn_blocking(move || {
+            for (path, _lock) in left {
+                if let Err(error) = fs::remove_dir_all(&path) {
+                    tracing::warn!(%error, path = %path.display(), "packages of a former session could not be removed");
+                }
+            }
+        });
+    }
+
+    fn turn(&self, prefix: &Path) -> Arc<tokio::sync::Mutex<()>> {
+        let mut turns = self.turns.lock().expect("no panic while locked");
+        turns.retain(|_, turn| turn.strong_count() > 0);
+        if let Some(turn) = turns.get(prefix).and_then(Weak::upgrade) {
+            return turn;
+        }
+        let turn = Arc::new(tokio::sync::Mutex::new(()));
+        turns.insert(prefix.to_owned(), Arc::downgrade(&turn));
+        turn
+    }
+}
+
+async fn take_inventory(directories: Vec<PathBuf>) -> inventory::Inventory {
+    tokio::task::spawn_blocking(move || inventory::take(&directories)).await.unwrap_or_default()
+}
+
+fn last(mut lines: Vec<String>, count: usize) -> Vec<String> {
+    lines.drain(..lines.len().saturating_sub(count));
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_installers_say_leads_to_a_way_out() {
+        for (said, hint) in [
+            (
+                "ERROR: Could not find a version that satisfies the requirement numpi (from versions: none)",
+                "no such package",
+            ),
+            ("  ╰─▶ Because numpi was not found in the package registry and you require numpi", "no such package"),
+            (
+                "ERROR: Could not find a version that satisfies the requirement six==99 (from versions: 1.0)\nERROR: No matching distribution",
+                "no such version",
+            ),
+            ("  ╰─▶ Because there is no version of six==99 and you require six==99", "no such version"),
+            ("socket.gaierror: [Errno -3] Temporary failure in name resolution", "cannot be reached"),
+            ("error: subprocess-exited-with-error", "compiled"),
+            ("what?", "installer's own"),
+        ] {
+            assert!(failure_hint(said).contains(hint), "{said}: {}", failure_hint(said));
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Packages of a session: installed on request, or before a cell that would miss them.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::sync::mpsc;
+
+use super::{Error, MAX_CODE_BYTES, Session, Work};
+use crate::{
+    packages::{Error as InstallError, Installed, Order, Requirement, Site, packages_of},
+    probe::wire::Op,
+};
+
+/// New `.pth` files are run, which may be slow.
+const SITE_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// What a worker says to `site`.
+#[derive(Debug, Default, Deserialize)]
+struct Loaded {
+    loaded: Vec<String>,
+}
+
+/// What a worker says to `imports`.
+#[derive(Debug, Deserialize)]
+struct Imports {
+    missing: Vec<String>,
+}
+
+/// What tells a worker of packages.
+pub(super) fn site_request(site: &Site) -> Op {
+    Op::Site {
+        directory: site.directory.display().to_string(),
+        bin: site.bin.as_ref().map(|bin| bin.display().to_string()).unwrap_or_default(),
+    }
+}
+
+impl Session {
+    /// Installs packages into the session's environment and makes them known to the running worker. Lines of the installer are offered
+    /// to `lines` as they come. Dropping the future stops the installer.
+    pub async fn install(&self, packages: &[String], lines: &mpsc::Sender<String>) -> Result<Installed, Error> {
+        let requirements = Requirement::parse_all(packages).map_err(InstallError::from)?;
+        let info = &self.info;
+        let order = Order {
+            session: &info.name,
+            interpreter: &info.interpreter,
+            env: &info.env,
+            cwd: &info.cwd,
+            confined: info.profile.is_confined(),
+            requirements: &requirements,
+        };
+        let mut installed = info.environment.install(order, lines).await?;
+        let op = site_request(&installed.site);
+        match self.ask(op, Vec::new(), SITE_TIMEOUT).await {
+            Ok(answer) => {
+                let Loaded { loaded } = serde_json::from_value(answer).unwrap_or_default();
+                installed.note_loaded(&loaded);
+            }
+            Err(Error::Busy { cell, .. }) => installed.notes.push(format!(
+                "cell {cell} is running: the cell after it can import what was installed, and what is loaded already stays as it is"
+            )),
+            Err(error) => {
+                installed.notes.push(format!("the running interpreter could not be told: {}", error.message()));
+            }
+        }
+        Ok(installed)
+    }
+
+    /// Where `auto_install` is on: installs the packages of modules that the code imports and that are not there, before any of it has
+    /// run. Only the usual packages, never one by a name nobody knows. Returns what the caller of the cell must know.
+    pub(super) async fn before_cell(&self, work: &Work) -> Vec<String> {
+        if !self.info.environment.auto_install() {
+            return Vec::new();
+        }
+        let code = match work {
+            Work::Code { path: Some(_), .. } => return Vec::new(),
+            Work::Code { code, .. } => code.clone().into_bytes(),
+            Work::File { file, .. } => match tokio::fs::read(file).await {
+                Ok(code) if code.len() <= MAX_CODE_BYTES => code,
+                _ => return Vec::new(),
+            },
+        };
+        if !code.windows(6).any(|window| window == b"import") {
+            return Vec::new();
+        }
+        // A session that is busy, or code that is not UTF-8: the cell itself will tell.
+        let Ok(Imports { missing }) = self.look(Op::Imports, code).await else { return Vec::new() };
+        let packages: Vec<String> = packages_of(&missing).into_iter().map(str::to_owned).collect();
+        if packages.is_empty() {
+            return Vec::new();
+        }
+        let (unheard, _) = mpsc::channel(1);
+        match self.install(&packages, &unheard).await {
+            Ok(installed) => {
+                let names: Vec<_> =
+                    installed.installed.iter().map(|package| format!("{} {}", package.name, package.version)).collect();
+                let mut notes = vec![format!(
+                    "installed before the cell ran, because of its imports: {} (into {}, {:.1} s)",
+                    names.join(", "),
+                    installed.environment,
+                    installed.seconds
+                )];
+                notes.extend(installed.notes);
+                notes
+            }
+            Err(error) => {
+                vec![format!("{} could not be installed before the cell ran: {}", packages.join(", "), error.message())]
+            }
+        }
+    }
+}
