@@ -60,6 +60,8 @@ impl FromStr for Profile {
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
     pub directory: &'a Path,
+    /// Where packages are installed for it, which it may read.
+    pub packages: &'a Path,
     /// Who the session is outside: the owner of the directory. None when that is the daemon's own user.
     pub outer_id: Option<u32>,
 }
@@ -114,7 +116,8 @@ impl Confinement {
             ("RLIMIT_NOFILE", 512),
             ("RLIMIT_NPROC", 128),
         ]);
-        let read_only = directories(interpreter);
+        let mut read_only = directories(interpreter);
+        read_only.push(place.packages.to_owned());
         Some(Self {
             network: Network::None,
             read_only,
@@ -467,7 +470,11 @@ mod tests {
     }
 
     fn place() -> Place<'static> {
-        Place { directory: Path::new("/data/workspaces/abc"), outer_id: new_outer_id() }
+        Place {
+            directory: Path::new("/data/workspaces/abc"),
+            packages: Path::new("/data/venvs/x"),
+            outer_id: new_outer_id(),
+        }
     }
 
     fn interpreter() -> Interpreter {
@@ -494,7 +501,7 @@ mod tests {
         assert_eq!(uid.as_u64().is_some_and(|uid| uid >= 0x7000_0000), is_root());
         let expected = json!({"op": "keeper", "writable": [], "workspace": "/data/workspaces/abc", "tmp_mb": 64, "network": false, "read_only": [
             "/home/me/.venv", "/home/me/.venv/bin/python", "/home/me/.venv/lib/python3.12/site-packages",
-            "/opt/python", "/opt/python/bin/python3"]});
+            "/opt/python", "/opt/python/bin/python3", "/data/venvs/x"]});
         assert_eq!(Value::from(fields), expected);
 
         let message = sealed.confine_message(true);

@@ -58,6 +58,7 @@ pub struct Installer {
     /// Such as `uv 0.9.2`.
     pub name: String,
     command: Vec<OsString>,
+    no_cache: &'static str,
 }
 
 impl Installer {
@@ -70,7 +71,7 @@ impl Installer {
             if let Some(name) = said.first_words() {
                 let mut command = vec![uv, "pip".into(), "install".into(), "--no-progress".into(), "--python".into()];
                 command.push(python.into());
-                return Ok(Self { name, command });
+                return Ok(Self { name, command, no_cache: "--no-cache" });
             }
         }
         // `-I`: neither the working directory nor PYTHONPATH may bring a pip of their own.
@@ -85,21 +86,21 @@ impl Installer {
             said = run(&pip(&["pip", "--version"]), around).await?;
         }
         match said.first_words() {
-            Some(name) => Ok(Self { name, command: pip(&["pip", "install"]) }),
+            Some(name) => Ok(Self { name, command: pip(&["pip", "install"]), no_cache: "--no-cache-dir" }),
             None => Err(Error::NoInstaller { python: python.to_owned() }),
         }
     }
 
-    /// `wheels_only` keeps code of the packages from being run while they are installed.
+    /// For a `confined` session no code of the packages is run, and no cache is used: its home is everybody's.
     pub async fn install(
         &self,
         requirements: &[Requirement],
-        wheels_only: bool,
+        confined: bool,
         around: Surroundings<'_>,
     ) -> Result<Finished, Error> {
         let mut command = self.command.clone();
-        if wheels_only {
-            command.extend(["--only-binary".into(), ":all:".into()]);
+        if confined {
+            command.extend(["--only-binary", ":all:", self.no_cache].map(OsString::from));
         }
         command.push("--".into());
         command.extend(requirements.iter().map(|requirement| OsString::from(&requirement.text)));

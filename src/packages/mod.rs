@@ -10,9 +10,9 @@ mod requirement;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    fs::{self, File},
+    fs::{self, File, Permissions},
     io,
-    os::unix::fs::DirBuilderExt,
+    os::unix::fs::{DirBuilderExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, Weak,
@@ -56,8 +56,6 @@ pub enum Error {
     Timeout { limit: Duration, tail: Vec<String> },
     #[error("the session was closed while packages were installed for it")]
     Closed,
-    #[error("a sealed session cannot see packages installed for it: its interpreter is no environment")]
-    Sealed,
 }
 
 impl Error {
@@ -66,7 +64,6 @@ impl Error {
         match self {
             Self::Requirement(_) => "bad_argument",
             Self::Timeout { .. } => "install_timed_out",
-            Self::Sealed => "not_allowed",
             _ => "install_failed",
         }
     }
@@ -88,10 +85,6 @@ impl Error {
             Self::Closed => "open another session".to_owned(),
             Self::Failed { tail, .. } => failure_hint(&tail.join("\n")).to_owned(),
             Self::Timeout { .. } => "try fewer packages at once, or raise `install_timeout_s`".to_owned(),
-            Self::Sealed => {
-                "open the session with `python` set to a virtual environment, which then can be installed into"
-                    .to_owned()
-            }
         }
     }
 }
@@ -242,6 +235,25 @@ impl Environment {
         self.site.lock().expect("no panic while locked").clone()
     }
 
+    /// Where the venv is, or would be.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Makes the directory, for everybody to read: what a confined worker sees is settled when it starts, and it may be another user.
+    pub fn show_to_confined(&self) {
+        let made =
+            self.make_directory().and_then(|()| fs::set_permissions(&self.directory, Permissions::from_mode(0o755)));
+        if let Err(error) = made {
+            tracing::warn!(%error, path = %self.directory.display(), "packages cannot be installed for a confined session");
+        }
+    }
+
+    fn make_directory(&self) -> io::Result<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
+        self.mark_used()
+    }
+
     /// One more session uses it.
     pub fn hold(&self) {
         self.users.fetch_add(1, Ordering::AcqRel);
@@ -279,9 +291,6 @@ impl Environment {
 
     async fn install_in_turn(&self, order: Order<'_>, lines: &mpsc::Sender<String>) -> Result<Installed, Error> {
         let is_managed = !order.interpreter.is_environment();
-        if is_managed && order.confined {
-            return Err(Error::Sealed);
-        }
         let prefix = if is_managed { &self.directory } else { &order.interpreter.prefix };
         let turn = self.packages.turn(prefix);
         let asked = Instant::now();
@@ -360,8 +369,7 @@ impl Environment {
             return Ok(site);
         }
         let failed = |source| Error::Directory { path: self.directory.clone(), source };
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.directory).map_err(failed)?;
-        self.mark_used().map_err(failed)?;
+        self.make_directory().map_err(failed)?;
         make_venv(&interpreter.executable, &self.directory, around).await?;
         let adopted = self.adopt().map_err(failed)?;
         adopted.ok_or_else(|| failed(io::Error::other("it has no site-packages")))

@@ -285,6 +285,37 @@ fn a_new_daemon_removes_what_a_killed_one_left_behind() {
     }
 }
 
+#[test]
+fn sealed_sessions_see_what_was_installed_for_them() {
+    on_newest_python(async |core| {
+        let venv = make_venv(core, &["--without-pip", "--system-site-packages"]);
+        for python in [None, Some(venv)] {
+            let (name, value) = core.home.marker();
+            let mut env: std::collections::BTreeMap<_, _> = index_variables(&core.home).into_iter().collect();
+            env.insert(name.to_owned(), value.to_owned());
+            let python = python.map(|path| path.display().to_string());
+            let options = OpenOptions { sandbox: Some("sealed".to_owned()), env, python, ..OpenOptions::default() };
+            let session = match core.open_session(options).await {
+                Ok(session) => session,
+                Err(error) if error.kind() == "sandbox_unavailable" => {
+                    return skip(
+                        "sealed_sessions_see_what_was_installed_for_them",
+                        &format!("no namespaces here: {error}"),
+                    );
+                }
+                Err(error) => panic!("{error}: {}", error.hint()),
+            };
+            let installed = install(&session, &["tiny"]).await.expect("it installs");
+            assert_eq!(installed.installed, [package("tiny", "2.0")]);
+            assert_eq!(session.value("import tiny\ntiny.VERSION").await, "'2.0'");
+            let written = session.run("open(tiny.__file__, 'a')").await;
+            assert_eq!(written.outcome, Outcome::Raised, "it sees them and cannot change them");
+            core.close_session(&session).await;
+        }
+        assert_eq!(fs::read_dir(core.home.places().venvs()).expect("it was made").count(), 0);
+    });
+}
+
 /// Stands in for an installer that hangs, with a child of its own: what is tested is that both end.
 fn hanging_installer(home: &Home) -> (String, PathBuf) {
     let directory = home.path.join("hanging");

@@ -35,6 +35,9 @@ impl Task {
             .get("PYTHONPATH")
             .map(|path| path.split(':').filter(|entry| !entry.is_empty()).map(str::to_owned).collect())
             .unwrap_or_default();
+        if info.profile.is_confined() {
+            info.environment.show_to_confined();
+        }
         let wanted = Wanted {
             interpreter: &info.interpreter,
             base: info.base.as_ref(),
@@ -53,7 +56,11 @@ impl Task {
             site: info.preload.is_empty(),
             python_path: python_path.clone(),
         };
-        let place = Place { directory: &info.workspace.path, outer_id: info.workspace.owner };
+        let place = Place {
+            directory: &info.workspace.path,
+            packages: info.environment.directory(),
+            outer_id: info.workspace.owner,
+        };
         // Whatever hung at a fork was loaded into the worker that is gone.
         self.checkpoints_given_up = false;
         let link = Link::open(&self.parts.probes, &wanted, &info.profile, place, start).await?;
