@@ -57,7 +57,7 @@ impl Server {
     /// A GET with the token, and its answer.
     pub fn get(&self, path: &str) -> Response {
         let request = self.post(&Value::Null);
-        Request { path: path.to_owned(), body: String::new(), method: "GET", ..request }.send()
+        Request { path: path.to_owned(), body: Vec::new(), method: "GET", ..request }.send()
     }
 
     /// The handshake of a legacy client; returns its session id.
