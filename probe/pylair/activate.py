@@ -31,6 +31,11 @@ def prepare() -> None:
         _STEPS.get("enablerlcompleter", _nothing)()
 
 
+def expect_finders() -> None:
+    """In the template: what is on `sys.meta_path` now finds no module of the user's."""
+    _FINDERS[:] = sys.meta_path
+
+
 def environment(variables: dict[str, str]) -> None:
     """Makes `os.environ`, and with it C's environment, exactly these variables."""
     # What `os.environ` shows. Most variables are the template's already, and by way of the mapping a look at each is several calls.

@@ -29,14 +29,14 @@ def type_name(kind: type) -> str:
 
 @unwind.stand_for_cell
 def describe(error: BaseException, cell: str) -> dict[str, Any]:
-    """The `error` of a done frame. `cell` is the file name of the cell that ran."""
-    error = _visible_cause(error)
+    """The `error` of a done frame. `cell` is the file name of the cell that ran, or of the script."""
+    error = _visible_cause(error, cell)
     interrupts = len(unwind.raised)
     said = message(error)
     try:
         if len(unwind.raised) > interrupts:
             raise KeyboardInterrupt
-        text = _render(error)
+        text = _render(error, cell)
     except BaseException:
         text = f"{type_name(type(error))}: {said}\n(its traceback could not be rendered)\n"
     return {
@@ -77,32 +77,36 @@ def cut(text: str, limit: int) -> str:
     return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
 
 
-def _visible_cause(error: BaseException) -> BaseException:
+def _visible_cause(error: BaseException, cell: str) -> BaseException:
     """The interrupt that the program saw. A forced unwind raises one after the other, and the last may be raised outside the cell."""
     while isinstance(error, KeyboardInterrupt) and isinstance(error.__context__, KeyboardInterrupt):
-        if _passed_a_cell(error):
+        if _passed_a_cell(error, cell):
             break
         error = error.__context__
     return error
 
 
-def _passed_a_cell(error: BaseException) -> bool:
+def _passed_a_cell(error: BaseException, cell: str) -> bool:
     entry = error.__traceback__
     while entry is not None:
-        if entry.tb_frame.f_code.co_filename.startswith(unwind.CELL_PREFIX):
+        if _is_cell(entry.tb_frame.f_code.co_filename, cell):
             return True
         entry = entry.tb_next
     return False
 
 
-def _render(error: BaseException) -> str:
+def _is_cell(filename: str, cell: str) -> bool:
+    return filename == cell or filename.startswith(unwind.CELL_PREFIX)
+
+
+def _render(error: BaseException, cell: str) -> str:
     report = traceback.TracebackException(type(error), error, error.__traceback__)
     if isinstance(error, KeyboardInterrupt) and isinstance(error.__context__, KeyboardInterrupt):
         report.__context__ = None
     for part in _parts(report):
         part.stack[:] = [frame for frame in part.stack if not frame.filename.startswith(unwind.OUR_PREFIX)]
     # Frames above the first one of a cell are the event loop's or the compiler's: nothing that the program's author wrote.
-    in_cell = (at for at, frame in enumerate(report.stack) if frame.filename.startswith(unwind.CELL_PREFIX))
+    in_cell = (at for at, frame in enumerate(report.stack) if _is_cell(frame.filename, cell))
     del report.stack[: next(in_cell, len(report.stack))]
     if not report.stack and report.__cause__ is None and report.__context__ is None and not getattr(report, "exceptions", None):
         return "".join(report.format_exception_only())

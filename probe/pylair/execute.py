@@ -1,4 +1,4 @@
-"""Runs cells in a persistent `__main__`. Runs in the worker, on its main thread.
+"""Runs cells and scripts in a persistent `__main__`. Runs in the worker, on its main thread.
 
 A cell is compiled and evaluated like input of the interactive interpreter: the value of a last expression is the result, unless a
 semicolon follows it. What the cell did to the namespace is told by comparing names and ids before and after; no reference is held.
@@ -16,16 +16,21 @@ import sys
 import time
 import types
 from collections import deque
-from typing import Any
+from typing import Any, Callable, Dict, Tuple
 
-from . import errors, unwind
+from . import errors, files, look, magics, paths, script, unwind
+from .display import Displays
 from .event_loop import EventLoop
 from .output import Output
+from .rich import PLAIN
 
 MAX_RESULT_INLINE_CHARS = 32 << 10
 MAX_RESULT_CHARS = 4 << 20
 MAX_NAMES = 100
 MAX_SOURCE_CHARS_KEPT = 64 << 20
+
+# A look at the directories takes longer than this, and no cell makes a file in it.
+_TOO_SHORT_FOR_FILES_NS = 10_000
 
 _AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _CO_COROUTINE = 0x80
@@ -56,13 +61,16 @@ _STATEMENTS = frozenset(
 )
 
 Code = types.CodeType
+Answer = Tuple[Dict[str, Any], bytes]
 
 
 class Cells:
     """The session's namespace and everything that lives from cell to cell."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Output, link: Any) -> None:
         self.output = output
+        self.displays = Displays(link, output)
+        self.files = files.Files()
         self.loop = EventLoop()
         self.module = types.ModuleType("__main__")
         self.namespace = self.module.__dict__
@@ -72,11 +80,13 @@ class Cells:
         self._sources: deque[tuple[str, str]] = deque()
         self._source_chars = 0
         self._interrupted_early = False
-        unwind.stand_for_cell(Cells.execute, self._interrupt_early, self._interrupt_early)
+        for function in (Cells.execute, Cells.run_file, Cells._cell):
+            unwind.stand_for_cell(function, self._interrupt_early, self._interrupt_early)
         unwind.stand_for_cell(Cells._run)
 
     def install(self) -> None:
         sys.modules["__main__"] = self.module
+        self.displays.install()
 
     def clear(self) -> None:
         """Empties the namespace, as if no cell had run. Modules stay loaded."""
@@ -91,22 +101,55 @@ class Cells:
         """What is in the namespace now was not put there by the next cell."""
         self._names, self._ids = _snapshot(self.namespace)
 
-    def execute(self, number: int, source: str) -> tuple[dict[str, Any], bytes]:
+    def execute(self, request: dict[str, Any], blob: bytes) -> Answer:
         """Runs one cell. Returns the fields of its done frame, and its blob."""
         unwind.raised.clear()
         self._interrupted_early = False
+        try:
+            source = blob.decode("utf-8")
+        except UnicodeDecodeError as error:
+            return {"refused": f"the source is not UTF-8: {error}"}, b""
+        if "path" in request:
+            try:
+                paths.parse(str(request["path"]))
+            except paths.Refused as refusal:
+                return look.refusal(refusal, "execute"), b""
         if source.startswith("\ufeff"):
             source = source[1:]
-        name = f"<cell {number}>"
+        name = f"<cell {request['cell']}>"
+        self.remember(source, name)
+        # Without a call there is nothing in it that makes files.
+        may_make_files = "(" in source or "import" in source
+        return self._cell(request, name, source, self._compile, may_make_files)
+
+    def run_file(self, request: dict[str, Any], blob: bytes) -> Answer:
+        """Runs a file as `python FILE` does. Its names stay in the namespace; what was around it is put back."""
+        unwind.raised.clear()
+        self._interrupted_early = False
+        try:
+            path, source = script.read(request.get("file"))
+        except script.Refused as refusal:
+            return refusal.fields(), b""
+        self.files.know(path)
+        surroundings = script.Surroundings(self.module, path, request.get("args") or [])
+        try:
+            return self._cell(request, path, source, _compile_script, True)
+        finally:
+            surroundings.leave()
+
+    def _cell(self, request: dict[str, Any], name: str, source: Any, compiled: Callable[..., Any], look_for_files: bool) -> Answer:
+        displays = self.displays
+        displays.request = request
         result: str | None = None
         error: BaseException | None = None
+        made_since = files.now() if look_for_files else 0
         cpu_started = time.process_time_ns()
         started = time.perf_counter_ns()
         # While a forced unwind is on, every Python call of ours may raise; so the first thing after the cell is to switch tracing
         # off without a call before it, and one exception that was already set may still arrive after that.
         try:
             try:
-                body, last = self._compile(source, name)
+                body, last = compiled(source, name)
                 result = self._run(body, last)
             except BaseException as raised:
                 if unwind.forced:
@@ -124,13 +167,20 @@ class Cells:
         done: dict[str, Any] = {"outcome": "ok", "result": result}
         notes: list[str] = []
         if error is not None:
-            self._failed(done, notes, error, name)
+            self._failed(done, notes, error, name, source)
             # The traceback holds this frame, which would hold the exception.
             error = None
         self._name_changes(done)
         done["duration_us"] = duration // 1000
         done["cpu_us"] = cpu // 1000
         self.output.flush()
+        if look_for_files and duration > _TOO_SHORT_FOR_FILES_NS:
+            made = self.files.made(made_since, notes)
+            if made:
+                done["files"] = made
+        if displays.touched:
+            displays.finish(notes)
+        displays.request = None
         note = self.output.note()
         if note is not None:
             notes.append(note)
@@ -143,19 +193,28 @@ class Cells:
         if self._interrupted_early:
             raise KeyboardInterrupt
         namespace = self.namespace
-        if body is not None:
-            value = eval(body, namespace)
-            if body.co_flags & _CO_COROUTINE:
-                self.loop.run(value)
-        if last is None:
-            return None
-        value = eval(last, namespace)
-        if last.co_flags & _CO_COROUTINE:
-            value = self.loop.run(value)
-        if value is None:
-            return None
-        builtins._ = value  # type: ignore[attr-defined]
-        return errors.represent(value)
+        displays = self.displays
+        result = None
+        try:
+            if body is not None:
+                value = eval(body, namespace)
+                if body.co_flags & _CO_COROUTINE:
+                    self.loop.run(value)
+            if last is not None:
+                value = eval(last, namespace)
+                if last.co_flags & _CO_COROUTINE:
+                    value = self.loop.run(value)
+                if value is not None:
+                    builtins._ = value  # type: ignore[attr-defined]
+                    result = errors.represent(value) if type(value) in PLAIN else displays.result(value)
+        except BaseException:
+            if displays.pyplot is not None and not unwind.forced:
+                # Whoever interrupts a cell does not want to wait for its figures.
+                displays.leave_figures(draw=not unwind.raised)
+            raise
+        if displays.pyplot is not None:
+            displays.leave_figures(draw=True)
+        return result
 
     def _interrupt_early(self) -> None:
         """A signal came before the cell began; it ends as soon as it begins. One that came after it ended does nothing."""
@@ -163,7 +222,6 @@ class Cells:
 
     def _compile(self, source: str, name: str) -> tuple[Code | None, Code | None]:
         """The statements and the last expression, whichever there are."""
-        self.remember(source, name)
         if _looks_like_expression(source):
             # Straight from the text this takes half as long as by way of a tree.
             try:
@@ -204,20 +262,25 @@ class Cells:
         """The names and sources of the cells that are remembered, oldest first."""
         return list(self._sources)
 
-    def _failed(self, done: dict[str, Any], notes: list[str], error: BaseException, name: str) -> None:
+    def _failed(self, done: dict[str, Any], notes: list[str], error: BaseException, name: str, source: Any) -> None:
         done["outcome"] = "raised"
         done["result"] = None
+        if isinstance(error, SyntaxError) and isinstance(source, str) and error.filename == name:
+            hint = magics.hint(source, error.lineno)
+            if hint is not None:
+                notes.append(hint)
         if isinstance(error, SystemExit):
-            notes.append(f"the cell called sys.exit({_exit_code(error)}); the session goes on")
+            who = "cell" if isinstance(source, str) else "file"
+            notes.append(f"the {who} called sys.exit({_exit_code(error)}); the session goes on")
             if error.code is None or (isinstance(error.code, int) and error.code == 0):
                 done["outcome"] = "ok"
                 return
         if isinstance(error, KeyboardInterrupt) and unwind.raised:
             done["outcome"] = "interrupted"
         # `linecache.clearcache()` may have been called.
-        for cell, source in self._sources:
+        for cell, text in self._sources:
             if cell not in linecache.cache:
-                linecache.cache[cell] = _cache_entry(cell, source)
+                linecache.cache[cell] = _cache_entry(cell, text)
         try:
             done["error"] = errors.describe(error, name)
         except BaseException:
@@ -244,6 +307,10 @@ class Cells:
                 del names[MAX_NAMES:]
                 done["names_cut"] = True
             done[key] = names
+
+
+def _compile_script(source: bytes, name: str) -> tuple[Code | None, Code | None]:
+    return compile(source, name, "exec", 0, True), None
 
 
 def _snapshot(namespace: dict[str, Any]) -> tuple[list[str], list[int]]:

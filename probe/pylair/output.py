@@ -45,18 +45,23 @@ def _take_turn(fd: int) -> None:
     """Waits until the daemon has read what the other stream holds, then makes this stream the current one."""
     other = _turn.fd
     _turn.fd = fd
+    wait_until_read(other, DRAIN_LIMIT_SECONDS)
+
+
+def wait_until_read(fd: int, limit_seconds: float) -> None:
+    """Waits until the pipe that this is the writing end of is empty, or for so long."""
     deadline = None
     spins = 0
     while True:
         try:
-            fcntl.ioctl(other, termios.FIONREAD, _unread)
+            fcntl.ioctl(fd, termios.FIONREAD, _unread)
         except OSError:
             return
         if not _unread[0]:
             return
         now = time.monotonic()
         if deadline is None:
-            deadline = now + DRAIN_LIMIT_SECONDS
+            deadline = now + limit_seconds
         elif now > deadline:
             return
         spins += 1

@@ -23,7 +23,7 @@ import threading
 from _signal import signal as _set_signal  # type: ignore[import-not-found]
 from typing import Any
 
-from . import activate, checkpoint, confine, descriptors, errors, wire, worker
+from . import activate, checkpoint, confine, descriptors, errors, imported, wire, worker
 
 _CONTROL = 3
 _PROGRAM = 4
@@ -94,6 +94,8 @@ def _warm_up(config: dict[str, Any]) -> str | None:
         except ImportError:
             # Distributions leave parts of the standard library out.
             continue
+    # Here for the preloads, and so that it is nothing new in a worker.
+    imported.choose_backend(os.environ)
     confine.prepare()
     activate.prepare()
     at_fork.stop()

@@ -10,7 +10,7 @@ import socket
 import sys
 from typing import Any
 
-from . import activate, descriptors, look, packages, throwaway, unwind, wire
+from . import activate, descriptors, imported, look, packages, throwaway, unwind, wire
 from .checkpoint import Checkpoints
 from .execute import Cells
 from .output import Output
@@ -80,10 +80,12 @@ class Worker:
     def __init__(self) -> None:
         self.link = Link()
         self.output = Output()
-        self.cells = Cells(self.output)
+        self.cells = Cells(self.output, self.link)
         self.checkpoints = Checkpoints(self.link, self.cells.loop.descriptors, self._become_branch)
         self.output.install()
         self.cells.install()
+        imported.watch(self.cells.displays)
+        activate.expect_finders()
         unwind.install(self.link.dump)
         self.side_door = SideDoor(lambda: self.link.control, self._peek)
         self.side_door.install()
@@ -120,7 +122,7 @@ class Worker:
     def serve(self) -> None:
         """The main loop. Returns when the daemon has closed the link."""
         link = self.link
-        execute = self.cells.execute
+        execute, run_file = self.cells.execute, self.cells.run_file
         getpid = os.getpid
         pid = getpid()
         while True:
@@ -129,11 +131,9 @@ class Worker:
                 return
             request, blob = frame
             done: Any
-            if request.get("op") == "execute":
-                try:
-                    done, blob = execute(request["cell"], blob.decode("utf-8"))
-                except UnicodeDecodeError as error:
-                    done, blob = {"refused": f"the source is not UTF-8: {error}"}, b""
+            operation = request.get("op")
+            if operation == "execute" or operation == "run_file":
+                done, blob = (execute if operation == "execute" else run_file)(request, blob)
                 if getpid() != pid:
                     # The cell forked, and this is the child, which came to the end of the cell too. It must not answer.
                     os._exit(0)
@@ -224,6 +224,7 @@ unwind.stand_for_cell(_packages_interruptibly, None, _interrupt_look)
 
 
 def _start(request: dict[str, Any]) -> dict[str, Any]:
+    imported.choose_backend(request["env"])
     activate.environment(request["env"])
     try:
         os.chdir(request["cwd"])

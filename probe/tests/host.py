@@ -139,6 +139,33 @@ class Died(Exception):
     """The worker ended instead of answering."""
 
 
+class Shown:
+    """A display frame with its parts, and what had been printed when it came."""
+
+    def __init__(self, frame: dict[str, Any], blob: bytes, before: str) -> None:
+        assert frame["ev"] == "display", frame
+        self.title = frame.get("title")
+        self.before = before
+        self.parts: dict[str, bytes] = {}
+        self.all: list[tuple[str, bytes]] = []
+        self.inline = None
+        at = 0
+        for part in frame["parts"]:
+            data = blob[at : at + part["bytes"]]
+            assert len(data) == part["bytes"]
+            at += len(data)
+            self.all.append((part["mime"], data))
+            self.parts.setdefault(part["mime"], data)
+            if part.get("inline"):
+                assert self.inline is None, "two parts are inline"
+                self.inline = part["mime"], data
+        assert at == len(blob)
+
+    @property
+    def mimes(self) -> list[str]:
+        return [mime for mime, _ in self.all]
+
+
 class Session:
     """A worker, seen from the daemon."""
 
@@ -186,13 +213,32 @@ class Session:
 
     def reply(self) -> dict[str, Any]:
         """The next frame. Output that arrives before it is collected in `output`."""
+        frame = self.next_frame()
+        self.drain()
+        return frame
+
+    def next_frame(self) -> dict[str, Any]:
+        """As `reply`, but reads no output that came after the frame."""
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
             frame = self._take_frame()
             if frame is not None:
-                self.drain()
                 return frame
             self._poll(deadline)
+
+    def wait_for_replies(self) -> None:
+        """Until a frame has begun, without reading any of it."""
+        assert select.select([self.replies], [], [], TIMEOUT_SECONDS)[0], "the worker sent nothing"
+
+    def finish(self) -> tuple[dict[str, Any], list[Shown]]:
+        """The `done` of the running cell, and what it showed before it."""
+        shown = []
+        while True:
+            frame = self.next_frame()
+            if frame["ev"] == "done":
+                self.drain()
+                return frame, shown
+            shown.append(Shown(frame, self.blob, self.text(1) + self.text(2)))
 
     def ask(self, op: str, blob: bytes = b"", **fields: Any) -> dict[str, Any]:
         number = self.request(op, blob, **fields)

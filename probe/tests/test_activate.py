@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from host import Session, Template
 
-# Evaluated by a real start of the interpreter and by a session; the answers must be equal.
+# Evaluated by a real start of the interpreter and by a session; the answers must be equal. The builtin `display` and a backend for
+# matplotlib are what a session has more.
 FACTS = """
 import sys, builtins, sysconfig, subprocess, site, json, os, time
 facts = {
@@ -23,12 +24,12 @@ facts = {
     "executable": sys.executable,
     "base_executable": os.path.realpath(sys._base_executable),
     "flags": [repr(sys.flags), list(sys.flags), len(sys.flags), sys.flags.n_fields, str(type(sys.flags)), sys.flags.dev_mode],
-    "builtins": sorted(name for name in dir(builtins) if name != "_"),
+    "builtins": sorted(name for name in dir(builtins) if name not in ("_", "display")),
     "purelib": sysconfig.get_path("purelib"),
     "config": sysconfig.get_config_var("prefix"),
     "arguments": subprocess._args_from_interpreter_flags(),
     "site": [site.PREFIXES, site.ENABLE_USER_SITE, site.USER_SITE, site.USER_BASE],
-    "environ": sorted(item for item in os.environ.items() if item[0] not in ("_", "LC_CTYPE")),
+    "environ": sorted(item for item in os.environ.items() if item[0] not in ("_", "LC_CTYPE", "MPLBACKEND")),
     "c environment": subprocess.run(["sh", "-c", "echo $MARK"], stdout=-1).stdout.decode(),
     "cwd": os.getcwd(),
     "zone": time.tzname,

@@ -1,0 +1,214 @@
+"""The forms that a value can be shown in: its text, and images, HTML and the like where it offers them. Runs in the worker.
+
+The protocol is the one IPython made common (`_repr_png_` and its relatives, `_repr_mimebundle_`), looked up on the type as Python does
+with special methods. What a program's methods do wrong costs that form and a note, never the cell.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import sys
+from typing import Any, Callable, List, NamedTuple
+
+from . import errors, images, tables, unwind
+
+MAX_PARTS = 16
+MAX_MIME_CHARS = 100
+MAX_TEXT_CHARS = 32 << 10
+_MAX_PROBLEM_CHARS = 300
+
+# Best first. The protocol has many more; these are what somebody can look at.
+_METHODS = (
+    ("_repr_png_", "image/png"),
+    ("_repr_jpeg_", "image/jpeg"),
+    ("_repr_svg_", "image/svg+xml"),
+    ("_repr_html_", "text/html"),
+    ("_repr_json_", "application/json"),
+    ("_repr_markdown_", "text/markdown"),
+    ("_repr_latex_", "text/latex"),
+    ("_repr_pdf_", "application/pdf"),
+)
+_RANK = {mime: rank for rank, (_, mime) in enumerate(_METHODS)}
+_BINARY = ("image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf")
+
+# Types that have no form but their text, for a quick answer about nearly all values.
+PLAIN = frozenset(
+    (bool, bytes, complex, dict, float, frozenset, int, list, range, set, slice, str, tuple, type, type(None), type(len), type(lambda: 0))
+)
+
+Notes = List[str]
+
+
+class Part(NamedTuple):
+    """One form of a value."""
+
+    mime: str
+    data: bytes
+    inline: bool = False
+
+
+class Forms(NamedTuple):
+    """A value as it can be shown. Without parts it has only its text."""
+
+    text: str
+    parts: list[Part]
+    title: str
+
+
+def forms(value: Any, notes: Notes) -> Forms:
+    """All forms of a value."""
+    kind = type(value)
+    title = errors.cut(errors.type_name(kind), MAX_MIME_CHARS)
+    found = None if kind in PLAIN else _attempt(f"looking at {title}", lambda: _forms(value, title, notes), notes)
+    return found or Forms(errors.represent(value), [], title)
+
+
+def _forms(value: Any, title: str, notes: Notes) -> Forms:
+    figure = _figure(value, notes)
+    if figure is not None:
+        return Forms(errors.represent(value), figure, figure_title(value))
+    table = tables.makers(value)
+    if table is not None:
+        return _table_forms(value, table, notes, title)
+    bundle = _bundle(value, notes)
+    text = bundle.pop("text/plain", None)
+    if not isinstance(text, str):
+        text = errors.represent(value)
+    return Forms(text, parts(bundle, title, notes), title)
+
+
+def shows_itself(value: Any, notes: Notes) -> bool:
+    """Lets a value show itself by `_ipython_display_`, if that is the only way it has. Returns whether it did.
+
+    IPython asks this method first. Here it is the last resort, because what offers both (plotly) tries to open a browser in it when
+    there is no shell of IPython's.
+    """
+    kind = type(value)
+    method = _method(kind, "_ipython_display_")
+    if method is None or any(_method(kind, name) is not None for name in ("_repr_mimebundle_", *(name for name, _ in _METHODS))):
+        return False
+    done = _attempt(f"_ipython_display_ of {errors.type_name(kind)}", lambda: method(value) or True, notes)
+    return done is not None
+
+
+def parts(bundle: dict[str, Any], title: str, notes: Notes) -> list[Part]:
+    """The data of a MIME bundle as parts, best first, with the one marked that a model may be shown."""
+    found = []
+    for mime in sorted((mime for mime in bundle if _is_mime(mime)), key=lambda mime: _RANK.get(mime, len(_RANK)))[:MAX_PARTS]:
+        data = _attempt(f"the {mime} form of {title}", lambda mime=mime: _to_bytes(mime, bundle[mime]), notes)  # type: ignore[misc]
+        if data:
+            found.append(Part(mime, data))
+    return _with_inline(found, notes)
+
+
+def _with_inline(found: list[Part], notes: Notes) -> list[Part]:
+    for at, part in enumerate(found):
+        if images.size(part.mime, part.data) is None:
+            continue
+        if images.is_small(part.mime, part.data):
+            return [part._replace(inline=True), *found[:at], *found[at + 1 :]]
+        smaller = _attempt("scaling the image", lambda part=part: images.shrink(part.mime, part.data), notes)  # type: ignore[misc]
+        if smaller is not None:
+            return [Part(*smaller, inline=True), *found]
+    # Written to be read, other than HTML.
+    return [part._replace(inline=part.mime == "text/markdown" and len(part.data) <= MAX_TEXT_CHARS) for part in found]
+
+
+def _figure(value: Any, notes: Notes) -> list[Part] | None:
+    """A matplotlib figure drawn; None if the value is not a figure."""
+    kind = getattr(sys.modules.get("matplotlib.figure"), "Figure", None)
+    # The type is asked and not the value: a proxy may run a program's code to answer.
+    if not isinstance(kind, type) or not issubclass(type(value), kind):
+        return None
+    drawn = _attempt("drawing the figure", lambda: images.draw(value), notes) or []
+    return [Part("image/png", data, inline=images.is_small("image/png", data)) for data in drawn]
+
+
+def figure_title(figure: Any) -> str:
+    number = getattr(figure, "number", None)
+    label = getattr(figure, "get_label", str)()
+    if isinstance(label, str) and label:
+        return errors.cut(label, MAX_MIME_CHARS)
+    return f"Figure {number}" if isinstance(number, int) else "Figure"
+
+
+def _table_forms(value: Any, table: Any, notes: Notes, title: str) -> Forms:
+    make_text, make_html = table
+    text = _attempt(f"the text of {title}", make_text, notes)
+    html = None if make_html is None else _attempt(f"the HTML of {title}", make_html, notes)
+    if not isinstance(text, str):
+        text = errors.represent(value)
+    return Forms(text, [Part("text/html", _to_bytes("text/html", html))] if isinstance(html, str) else [], title)
+
+
+def _bundle(value: Any, notes: Notes) -> dict[str, Any]:
+    """What the methods of the protocol say, by MIME type."""
+    kind = type(value)
+    bundle: dict[str, Any] = {}
+    method = _method(kind, "_repr_mimebundle_")
+    if method is not None:
+        said = _data(_attempt(f"_repr_mimebundle_ of {errors.type_name(kind)}", lambda: _call_mimebundle(method, value), notes))
+        if isinstance(said, dict):
+            bundle.update(said)
+    for name, mime in _METHODS:
+        method = _method(kind, name)
+        if method is None or mime in bundle or (mime == "image/jpeg" and "image/png" in bundle):
+            continue
+        said = _data(_attempt(f"{name} of {errors.type_name(kind)}", lambda method=method: method(value), notes))  # type: ignore[misc]
+        if said is not None:
+            bundle[mime] = said
+    return bundle
+
+
+def _method(kind: type, name: str) -> Any:
+    try:
+        return getattr(kind, name, None)
+    except Exception:
+        # A metaclass of the program's.
+        return None
+
+
+def _call_mimebundle(method: Any, value: Any) -> Any:
+    try:
+        return method(value, include=None, exclude=None)
+    except TypeError as error:
+        # Raised by the call itself: the method takes no arguments.
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+            raise
+    return method(value)
+
+
+def _data(said: Any) -> Any:
+    """The methods may return their data together with metadata."""
+    return said[0] if isinstance(said, tuple) and said else said
+
+
+def _is_mime(mime: Any) -> bool:
+    return isinstance(mime, str) and mime.isprintable() and "/" in mime and len(mime) <= MAX_MIME_CHARS
+
+
+def _to_bytes(mime: str, data: Any) -> bytes:
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return bytes(data)
+    if isinstance(data, str):
+        # Binary data in a str is base64.
+        return binascii.a2b_base64(data) if mime in _BINARY else data.encode("utf-8", "backslashreplace")
+    if mime.endswith("json"):
+        return json.dumps(data, default=str, ensure_ascii=False).encode("utf-8", "backslashreplace")
+    raise TypeError(f"it is a {errors.type_name(type(data))}")
+
+
+def _attempt(what: str, action: Callable[[], Any], notes: Notes) -> Any:
+    """The result of a program's method, or None and a note about why there is none. Only an interrupt passes through."""
+    try:
+        return action()
+    except NotImplementedError:
+        # How these methods say that there is no such form.
+        return None
+    except BaseException as problem:
+        if unwind.raised and isinstance(problem, KeyboardInterrupt):
+            raise
+        said = " ".join(errors.cut(errors.message(problem), _MAX_PROBLEM_CHARS).split())
+        notes.append(f"{what} failed: {errors.type_name(type(problem))}: {said}")
+        return None
