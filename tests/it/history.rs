@@ -290,7 +290,7 @@ fn an_export_is_a_resource_a_download_and_a_file() {
         |text: &str| serde_json::from_str::<Value>(text).expect("JSON")["cells"].as_array().expect("a list").len();
     assert_eq!(cells(contents["text"].as_str().expect("text")), cells(text));
 
-    let page = server.get(&format!("/api/export?target={name}&format=html"));
+    let page = server.request("GET", &format!("/api/export?target={name}&format=html"), "").send();
     assert_eq!(page.status, 200, "{page:?}");
     assert_eq!(page.header("content-security-policy"), Some("sandbox"));
     let disposition = format!("attachment; filename=\"{name}.html\"");

@@ -54,12 +54,6 @@ impl Server {
         }
     }
 
-    /// A GET with the token, and its answer.
-    pub fn get(&self, path: &str) -> Response {
-        let request = self.post(&Value::Null);
-        Request { path: path.to_owned(), body: Vec::new(), method: "GET", ..request }.send()
-    }
-
     /// The handshake of a legacy client; returns its session id.
     pub fn initialize(&self) -> String {
         let message = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
