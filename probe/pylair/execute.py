@@ -111,7 +111,7 @@ class Cells:
             return {"refused": f"the source is not UTF-8: {error}"}, b""
         if "path" in request:
             try:
-                paths.parse(str(request["path"]))
+                paths.check(str(request["path"]))
             except paths.Refused as refusal:
                 return look.refusal(refusal, "execute"), b""
         if source.startswith("\ufeff"):

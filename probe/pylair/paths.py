@@ -117,6 +117,17 @@ def parse(text: str) -> Path:
     return _path_of(tree.body, text)
 
 
+def check(text: str) -> None:
+    """Refuses what is not one path from its first character to its last, so that source can be written around it."""
+    parse(text)
+    text = text.strip()
+    body = ast.parse(text, mode="eval").body
+    lines = text.encode("utf-8").split(b"\n")
+    whole = body.lineno == 1 and body.col_offset == 0 and body.end_lineno == len(lines) and body.end_col_offset == len(lines[-1])
+    if not whole or not isinstance(body, (ast.Name, ast.Attribute, ast.Subscript)):
+        raise _bad(text, "it has more in it than a path")
+
+
 def _nesting(text: str) -> int:
     depth = deepest = 0
     for character in text:

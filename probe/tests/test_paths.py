@@ -108,3 +108,14 @@ def test_the_key_of_a_subclass_that_computes_is_refused(namespace):
     namespace["computing"] = namespace["LoudDict"](a=1)
     with pytest.raises(paths.NeedsCode):
         paths.walk(paths.parse("computing['a']"), namespace)
+
+
+@pytest.mark.parametrize("text", ["x # c", "(x)", "1", "x;y", "x = 1", "f(1)", "x\n# c", "x if y else z"])
+def test_source_is_only_written_around_a_whole_path(text):
+    with pytest.raises(paths.Refused):
+        paths.check(text)
+
+
+@pytest.mark.parametrize("text", ["x", " a.b ", "a['#'].b[1:2]", "größe.b"])
+def test_a_whole_path_may_have_source_around_it(text):
+    paths.check(text)

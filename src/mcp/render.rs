@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde::Serialize;
 
@@ -96,23 +97,28 @@ fn duration_text(milliseconds: f64) -> String {
     }
 }
 
-/// An execution in the form the caller asked for. `images` are the inline ones of its displays, by their number, in base64.
-pub fn report(mut report: Report, images: Vec<(usize, String)>, structured: bool) -> CallToolResult {
+/// An execution in the form the caller asked for. `shown` are the inline ones of its displays, by their number.
+pub fn report(mut report: Report, shown: Vec<(usize, Vec<u8>)>, structured: bool) -> CallToolResult {
+    let is_image = |mime: &str| matches!(mime, "image/png" | "image/jpeg");
     if structured {
         for display in &mut report.displays {
-            let image = images.iter().find(|(index, _)| Some(*index) == display.inline);
-            if let Some((_, image)) = image {
-                display.data = Some(image.clone());
+            let part = shown.iter().find(|(index, _)| Some(*index) == display.inline);
+            if let Some((_, bytes)) = part {
+                let text = if is_image(&display.mime) { None } else { str::from_utf8(bytes).ok() };
+                display.data = Some(text.map_or_else(|| BASE64_STANDARD.encode(bytes), str::to_owned));
                 display.resource = None;
             }
         }
         return data(&report, None);
     }
     let mut content = vec![ContentBlock::text(report_text(&report))];
-    for (index, image) in images {
-        if let Some(display) = report.displays.iter().find(|display| display.inline == Some(index)) {
-            content.push(ContentBlock::image(image, display.mime.clone()));
-        }
+    for (index, bytes) in shown {
+        let Some(display) = report.displays.iter().find(|display| display.inline == Some(index)) else { continue };
+        content.push(if is_image(&display.mime) {
+            ContentBlock::image(BASE64_STANDARD.encode(bytes), display.mime.clone())
+        } else {
+            ContentBlock::text(String::from_utf8_lossy(&bytes))
+        });
     }
     CallToolResult::success(content)
 }

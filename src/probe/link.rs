@@ -181,6 +181,11 @@ impl Refusal {
         "no_such_file",
         "no_such_item",
         "no_such_name",
+        "not_a_file",
+        "not_found",
+        "not_readable",
+        "not_text",
+        "too_large",
     ];
 
     pub fn known_kind(&self) -> &'static str {

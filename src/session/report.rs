@@ -40,7 +40,7 @@ pub struct Display {
     pub mime: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
-    /// In base64, instead of the resource.
+    /// Instead of the resource: text as it is, images in base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

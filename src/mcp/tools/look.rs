@@ -245,9 +245,13 @@ pub struct Source {
     path: String,
     file: Option<String>,
     line: Option<u64>,
-    source: String,
+    #[serde(rename = "source")]
+    text: String,
+    /// There is more of it than can be shown.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    cut: bool,
+    truncated: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total_chars: Option<u64>,
 }
 
 pub async fn read_source(call: Call<'_>) -> Result<CallToolResult, ToolError> {
@@ -255,7 +259,7 @@ pub async fn read_source(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let session = call.daemon.sessions.existing(&call.caller, args.target.as_deref()).await?;
     let source: Source = session.look(Op::Source { path: args.path }, Vec::new()).await?;
     let place = source.file.as_deref().unwrap_or("?");
-    let text = format!("# {place} line {}\n{}", source.line.unwrap_or_default(), source.source);
+    let text = format!("# {place} line {}\n{}", source.line.unwrap_or_default(), source.text);
     Ok(render::data(&source, Some(text)))
 }
 
@@ -275,6 +279,9 @@ pub struct Completion {
     pub start: usize,
     pub end: usize,
     pub matches: Vec<Match>,
+    /// There are more than are listed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub more: bool,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]

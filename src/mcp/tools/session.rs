@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
-use base64::{Engine, prelude::BASE64_STANDARD};
 use rmcp::model::{CallToolResult, ProgressNotificationParam};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -268,21 +267,21 @@ async fn tell(
 ) -> CallToolResult {
     let mut report = Report::new(job, execution, max_chars);
     report.notes.extend(notes);
-    let images = if report.displays.iter().any(|display| display.inline.is_some()) {
-        inline_images(daemon, &job.id, &report).await
+    let shown = if report.displays.iter().any(|display| display.inline.is_some()) {
+        inline_parts(daemon, &job.id, &report).await
     } else {
         Vec::new()
     };
-    render::report(report, images, form == OutputForm::Json)
+    render::report(report, shown, form == OutputForm::Json)
 }
 
-/// The images that a model can be shown, in base64.
-async fn inline_images(daemon: &Daemon, job: &str, report: &Report) -> Vec<(usize, String)> {
+/// The rich values that are small enough to be given to a model.
+async fn inline_parts(daemon: &Daemon, job: &str, report: &Report) -> Vec<(usize, Vec<u8>)> {
     let outputs = daemon.sessions.parts.outputs.clone();
     let indices: Vec<_> = report.displays.iter().filter_map(|display| display.inline).collect();
     let job = job.to_owned();
     let read = move || {
-        let read = |index: usize| Some((index, BASE64_STANDARD.encode(outputs.read_part(&job, index).ok()?.1)));
+        let read = |index: usize| Some((index, outputs.read_part(&job, index).ok()?.1));
         indices.into_iter().filter_map(read).collect()
     };
     tokio::task::spawn_blocking(read).await.unwrap_or_default()

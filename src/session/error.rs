@@ -1,0 +1,196 @@
+//! What can go wrong with sessions, in words: a kind for programs, a message, and the way out.
+
+use std::{path::PathBuf, time::Duration};
+
+use super::{MAX_CODE_BYTES, MAX_NAME_CHARS};
+use crate::{
+    packages,
+    probe::link::{self, Refusal},
+    python,
+};
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("there is no session `{target}`")]
+    Unknown { target: String, known: Vec<String> },
+    #[error("the session `{target}` was closed: {reason}")]
+    Closed { target: String, reason: String },
+    #[error("there is no job `{job}`")]
+    UnknownJob { job: String },
+    #[error("the session `{session}` is running cell {cell} for {} s", running.as_secs())]
+    Busy { session: String, cell: u64, job: String, running: Duration },
+    #[error("there is a session called `{0}` already")]
+    NameTaken(String),
+    #[error("`{0}` cannot be the name of a session")]
+    BadName(String),
+    #[error("{limit} sessions are open, which is the limit")]
+    TooMany { limit: usize, idle: Vec<(String, Duration)> },
+    #[error("{}", .0.message)]
+    Refused(Refusal),
+    #[error("the running cell is in code that cannot be looked into now, such as a long call into C")]
+    NotNow,
+    #[error("there is nothing to undo")]
+    NothingToUndo,
+    #[error("what cell {cell} did is not part of the session's state")]
+    NotInState { cell: u64, cells: Vec<u64> },
+    #[error("there is no checkpoint of the session after cell {cell}")]
+    NoCheckpoint { cell: u64, there: Vec<u64>, skipped: Option<String> },
+    #[error("the session cannot be branched now: {reason}")]
+    CannotBranch { reason: String },
+    #[error("the code has {} bytes, over the limit of {MAX_CODE_BYTES}", .0)]
+    CodeTooLong(usize),
+    #[error("`{}` is not a directory", .0.display())]
+    NotADirectory(PathBuf),
+    #[error("{0}")]
+    BadArgument(String),
+    #[error("more than one client is near: {}", candidates.join(", "))]
+    Ambiguous { candidates: Vec<String> },
+    #[error("this caller may not {0}")]
+    NotAllowed(&'static str),
+    #[error("the startup code raised {}: {}", .0.kind, .0.message)]
+    Startup(Box<crate::probe::wire::Raised>),
+    #[error(transparent)]
+    Python(#[from] python::Error),
+    #[error(transparent)]
+    Packages(#[from] packages::Error),
+    #[error(transparent)]
+    Link(#[from] link::Error),
+    #[error(transparent)]
+    Output(#[from] crate::output::Error),
+    #[error("the session ended while it was asked")]
+    Gone,
+    #[error("the session `{target}` is stopped already")]
+    Stopped { target: String },
+    #[error("you have no session yet")]
+    NoDefault,
+    #[error("there is no save `{restore}`")]
+    NoSave { restore: String, known: Vec<String> },
+    #[error("a file of pylair's own could not be written or read")]
+    Store(#[source] std::io::Error),
+    #[error("the session's own directory could not be made")]
+    Workspace(#[source] std::io::Error),
+}
+
+impl Error {
+    /// The message with its causes.
+    pub fn message(&self) -> String {
+        let mut message = self.to_string();
+        let mut source = std::error::Error::source(self);
+        while let Some(cause) = source {
+            let text = cause.to_string();
+            if !message.contains(&text) {
+                message.push_str(": ");
+                message.push_str(&text);
+            }
+            source = cause.source();
+        }
+        message
+    }
+
+    /// A word for programs.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Unknown { .. } => "unknown_session",
+            Self::Closed { .. } => "closed_session",
+            Self::UnknownJob { .. } => "unknown_job",
+            Self::Busy { .. } => "busy",
+            Self::NameTaken(_) => "name_taken",
+            Self::BadName(_) | Self::CodeTooLong(_) | Self::NotADirectory(_) | Self::BadArgument(_) => "bad_argument",
+            Self::TooMany { .. } => "too_many_sessions",
+            Self::Refused(refusal) => refusal.known_kind(),
+            Self::NotNow => "not_now",
+            Self::NothingToUndo => "nothing_to_undo",
+            Self::NotInState { .. } => "no_such_cell",
+            Self::NoCheckpoint { .. } => "no_checkpoint",
+            Self::CannotBranch { .. } => "cannot_branch",
+            Self::Ambiguous { .. } => "ambiguous_session",
+            Self::NotAllowed(_) => "not_allowed",
+            Self::Startup(_) => "startup_failed",
+            Self::Python(_) => "no_python",
+            Self::Packages(error) => error.kind(),
+            Self::Link(link::Error::Nursery(_)) => "sandbox_unavailable",
+            Self::Link(_) => "worker_failed",
+            Self::Output(_) => "output_unavailable",
+            Self::Gone => "session_gone",
+            Self::Stopped { .. } => "stopped_session",
+            Self::NoDefault => "no_session",
+            Self::NoSave { .. } => "unknown_save",
+            Self::Store(_) => "store_unavailable",
+            Self::Workspace(_) => "file_error",
+        }
+    }
+
+    /// The way out.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Unknown { known, .. } if known.is_empty() => {
+                "no session is open; call open_session, or leave out `target` for the default session".to_owned()
+            }
+            Self::Unknown { known, .. } => format!("open sessions: {}; open_session makes a new one", known.join(", ")),
+            Self::Closed { .. } => "its variables are gone; call open_session, or leave out `target`".to_owned(),
+            Self::UnknownJob { .. } => {
+                "job ids are in the answers of execute; only recent jobs are remembered".to_owned()
+            }
+            Self::Busy { job, .. } => {
+                format!("wait with get_job(job=\"{job}\"), stop it with interrupt, or use another session")
+            }
+            Self::NameTaken(name) => format!("use target=\"{name}\", or choose another name"),
+            Self::BadName(_) => {
+                format!("1 to {MAX_NAME_CHARS} letters, digits, `-`, `_` or `.`, starting with a letter or digit")
+            }
+            Self::TooMany { idle, .. } => {
+                let mut hint = "close sessions with close_session, or raise `max_sessions`".to_owned();
+                if !idle.is_empty() {
+                    let named = idle.iter().map(|(name, idle)| format!("{name} ({} min)", idle.as_secs() / 60));
+                    hint.push_str("; idle for longest: ");
+                    hint.push_str(&named.collect::<Vec<_>>().join(", "));
+                }
+                hint
+            }
+            Self::Refused(refusal) => refusal.hint.clone().unwrap_or_else(|| "see the tool's schema".to_owned()),
+            Self::NotNow => "try again, or look when the cell has ended: get_job waits for it".to_owned(),
+            Self::NothingToUndo => "no cell has changed the session, or it was just set back".to_owned(),
+            Self::NotInState { cells, .. } => format!("it holds the effects of {}", cells_text(cells)),
+            Self::NoCheckpoint { there, skipped, .. } => {
+                let there = if there.is_empty() {
+                    "there is no checkpoint at all; restart_session starts anew".to_owned()
+                } else {
+                    format!("there are checkpoints of {}", cells_text(there))
+                };
+                let skipped = skipped.as_ref().map(|reason| format!("; the last one was not made: {reason}"));
+                there + &skipped.unwrap_or_default()
+            }
+            Self::CannotBranch { .. } => "mend the reason, or branch from a checkpoint with `at`".to_owned(),
+            Self::CodeTooLong(_) => "write the data to a file and read it from the code".to_owned(),
+            Self::NotADirectory(_) => "pass an existing directory as `cwd`".to_owned(),
+            Self::BadArgument(_) => "see the tool's schema".to_owned(),
+            Self::Ambiguous { .. } => "name one with -t, or set PYLAIR_SESSION".to_owned(),
+            Self::NotAllowed(_) => "use a token with more rights".to_owned(),
+            Self::Startup(raised) => format!("the session was not opened; fix this:\n{}", raised.traceback.trim_end()),
+            Self::Python(error) => error.hint().to_owned(),
+            Self::Packages(error) => error.hint(),
+            Self::Link(link::Error::Nursery(_)) => {
+                "open the session with sandbox=\"open\", or see `pylair doctor` for what this machine lacks".to_owned()
+            }
+            Self::Link(_) => "`pylair doctor` tries the interpreter and says what is wrong".to_owned(),
+            Self::Output(error) => error.hint().unwrap_or("see the daemon's log").to_owned(),
+            Self::Gone => "call open_session, or leave out `target` for the default session".to_owned(),
+            Self::Stopped { .. } => "its definition is kept; forget=true removes it".to_owned(),
+            Self::NoDefault => "execute opens one, or name one with `target` (list_targets shows them)".to_owned(),
+            Self::NoSave { known, .. } if known.is_empty() => "nothing was saved yet; save_session does".to_owned(),
+            Self::NoSave { known, .. } => {
+                format!("saves, newest first: {}", known.iter().take(20).cloned().collect::<Vec<_>>().join(", "))
+            }
+            Self::Workspace(_) => "see the space and the permissions of the data directory".to_owned(),
+            Self::Store(_) => "is the disk full? `pylair doctor` shows where pylair keeps its data".to_owned(),
+        }
+    }
+}
+
+/// Cells by number, for hints.
+fn cells_text(cells: &[u64]) -> String {
+    const SHOWN: usize = 20;
+    let newest: Vec<_> = cells.iter().rev().take(SHOWN).rev().map(u64::to_string).collect();
+    let more = if cells.len() > SHOWN { "…, " } else { "" };
+    format!("cells {more}{} (0 is the start)", newest.join(", "))
+}

@@ -1,0 +1,525 @@
+//! The collection: who has which session, opening, branching, naming and ending them.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    path::PathBuf,
+    sync::{Arc, Mutex, Weak},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+
+use super::{
+    Command, Error, FRESH_TTL, Info, MAX_NAME_CHARS, OpenOptions, Opening, Parts, Session, Status, keeping, saved, task,
+};
+use crate::{
+    caller::{self, Caller, DefaultSession, Scope},
+    files::{OwnDirectory, Workspace},
+    journal::EventKind,
+    keeper::confine::{self, Profile},
+    python::Interpreter,
+};
+
+const MAX_ENV_BYTES: usize = 512 << 10;
+/// How many idle sessions are named to one who finds no room.
+const NAMED_IDLE: usize = 10;
+/// How many closed sessions are remembered, to tell an expired handle from a wrong one.
+const REMEMBERED: usize = 500;
+
+#[derive(Debug, Default)]
+pub(super) struct Registry {
+    pub(super) open: HashMap<Arc<str>, Session>,
+    /// Names being opened, so that two callers cannot take the same one.
+    reserved: Vec<(Arc<str>, Arc<str>)>,
+    closed: VecDeque<ClosedSession>,
+}
+
+/// What is remembered of a session that is gone.
+#[derive(Debug)]
+struct ClosedSession {
+    info: Arc<Info>,
+    reason: String,
+}
+
+type DefaultSlot = Arc<tokio::sync::Mutex<Option<Arc<str>>>>;
+
+/// All sessions of the daemon.
+#[derive(Debug)]
+pub struct Sessions {
+    pub parts: Arc<Parts>,
+    pub(super) registry: Mutex<Registry>,
+    pub(super) defaults: Mutex<HashMap<(Arc<str>, DefaultSession), DefaultSlot>>,
+    /// Sessions that have no process and can be started by using them.
+    pub(super) stopped: Mutex<Vec<saved::Definition>>,
+    pub(super) reviving: tokio::sync::Mutex<()>,
+}
+
+impl Sessions {
+    pub fn new(parts: Parts) -> Arc<Self> {
+        let parts = Arc::new(parts);
+        let stopped = keeping::load(&parts);
+        keeping::remove_left_directories(&parts, &stopped);
+        parts.packages.sweep(|handle| stopped.iter().any(|definition| definition.handle == handle));
+        let sessions = Arc::new(Self {
+            stopped: Mutex::new(stopped),
+            parts,
+            registry: Mutex::default(),
+            defaults: Mutex::default(),
+            reviving: tokio::sync::Mutex::default(),
+        });
+        tokio::spawn(close_idle(Arc::downgrade(&sessions)));
+        sessions
+    }
+
+    pub fn count(&self) -> usize {
+        self.registry.lock().expect("no panic while locked").open.len()
+    }
+
+    /// The caller's sessions, oldest first.
+    pub fn list(&self, caller: &Caller) -> Vec<Session> {
+        let registry = self.registry.lock().expect("no panic while locked");
+        let mut sessions: Vec<_> =
+            registry.open.values().filter(|session| *session.info.owner == *caller.owner).cloned().collect();
+        sessions.sort_by_key(|session| session.info.opened_at);
+        sessions
+    }
+
+    /// The caller's sessions as they are shown: the open ones, then those that can be started by using them.
+    pub fn statuses(&self, caller: &Caller) -> Vec<Status> {
+        let mut statuses: Vec<_> = self.list(caller).iter().map(Session::status).collect();
+        statuses.extend(self.list_stopped(caller));
+        statuses
+    }
+
+    /// The open session a caller names, by name or handle.
+    pub fn find(&self, caller: &Caller, target: &str) -> Result<Session, Error> {
+        let wanted = target.strip_prefix("session:").unwrap_or(target);
+        self.forget_lost();
+        let registry = self.registry.lock().expect("no panic while locked");
+        let mine = || registry.open.values().filter(|session| *session.info.owner == *caller.owner);
+        if let Some(session) = mine().find(|session| &*session.info.name == wanted || &*session.info.handle == wanted) {
+            return Ok(session.clone());
+        }
+        let closed = registry.closed.iter().rev().find(|ClosedSession { info, .. }| {
+            info.owner == caller.owner && (&*info.name == wanted || &*info.handle == wanted)
+        });
+        if let Some(closed) = closed {
+            return Err(Error::Closed { target: target.to_owned(), reason: closed.reason.clone() });
+        }
+        let mut known: Vec<_> = mine().map(|session| session.info.name.to_string()).collect();
+        known.sort();
+        Err(Error::Unknown { target: target.to_owned(), known })
+    }
+
+    /// The session a call goes to: the named one, or the caller's default, opened when it is not there yet.
+    pub async fn target(&self, caller: &Caller, target: Option<&str>) -> Result<Session, Error> {
+        if !caller.may(Scope::Run) {
+            return Err(Error::NotAllowed("run code"));
+        }
+        if let Some(target) = target {
+            return self.reach(caller, target).await;
+        }
+        if caller.default_session == DefaultSession::Fresh {
+            return self.open(caller, OpenOptions::default()).await;
+        }
+        if caller.default_session == DefaultSession::Main
+            && let Ok(session) = self.reach(caller, "main").await
+        {
+            return Ok(session);
+        }
+        let key = (caller.owner.clone(), caller.default_session.clone());
+        let slot = self.defaults.lock().expect("no panic while locked").entry(key).or_default().clone();
+        let mut slot = slot.lock().await;
+        self.forget_lost();
+        if let Some(handle) = &*slot
+            && let Some(session) = self.registry.lock().expect("no panic while locked").open.get(handle)
+        {
+            return Ok(session.clone());
+        }
+        let session = if let Some(session) = self.stopped_default(caller).await? {
+            session
+        } else {
+            let name = match caller.default_session {
+                DefaultSession::Main => "main".to_owned(),
+                _ => self.free_name(caller),
+            };
+            let options = OpenOptions { name: Some(name), ..OpenOptions::default() };
+            let default_of = keeping::default_key(&caller.default_session);
+            self.open_as(caller, options, Opening { again: None, default_of }).await?
+        };
+        *slot = Some(session.info.handle.clone());
+        Ok(session)
+    }
+
+    /// The default session of somebody else, if it is open: what `pylair exec` beside an agent looks for.
+    pub async fn default_of(&self, owner: &Arc<str>, default: &DefaultSession) -> Option<Session> {
+        let key = (owner.clone(), default.clone());
+        let slot = self.defaults.lock().expect("no panic while locked").get(&key)?.clone();
+        let handle = slot.lock().await.clone()?;
+        self.registry.lock().expect("no panic while locked").open.get(&handle).cloned()
+    }
+
+    /// Opens a session and waits until its worker is ready.
+    pub async fn open(&self, caller: &Caller, options: OpenOptions) -> Result<Session, Error> {
+        self.open_as(caller, options, Opening::default()).await
+    }
+
+    pub(super) async fn open_as(
+        &self,
+        caller: &Caller,
+        options: OpenOptions,
+        opening: Opening,
+    ) -> Result<Session, Error> {
+        if !caller.may(Scope::Run) {
+            return Err(Error::NotAllowed("open sessions"));
+        }
+        let profile: Profile = match &options.sandbox {
+            Some(sandbox) => sandbox.parse().map_err(|error| Error::BadArgument(format!("{error}")))?,
+            None => Profile::Open,
+        };
+        let home = caller.env.get("HOME").map(PathBuf::from);
+        let cwd = match (&options.cwd, &caller.cwd) {
+            (Some(cwd), Some(base)) => base.join(cwd),
+            (Some(cwd), None) => cwd.clone(),
+            (None, Some(base)) => base.clone(),
+            (None, None) => home.unwrap_or_else(|| PathBuf::from("/")),
+        };
+        if !cwd.is_dir() {
+            return Err(Error::NotADirectory(cwd));
+        }
+        if let Some(module) = options.preload.iter().find(|module| !is_module_name(module)) {
+            return Err(Error::BadArgument(format!("`{module}` in `preload` is not the name of a module")));
+        }
+        let save = match &options.restore {
+            Some(restore) => Some(self.save_named(restore)?),
+            None => None,
+        };
+        // What the caller's environment holds is none of a confined session's business.
+        let lookup = caller.env.iter().chain(&options.env).map(|(name, value)| (name.clone(), value.clone())).collect();
+        let mut env =
+            if profile.is_confined() { caller::plain_environment("/tmp", "pylair") } else { (*caller.env).clone() };
+        env.extend(options.env.clone());
+        check_environment(&env)?;
+        let interpreter = self
+            .parts
+            .interpreters
+            .resolve(options.python.as_deref(), self.parts.python.as_deref(), &cwd, &env)
+            .await?;
+        let base = self.base_of(&interpreter, &cwd, &lookup).await;
+        let again = opening.again.as_ref();
+        let handle: Arc<str> = again.map_or_else(new_handle, |definition| definition.handle.clone()).into();
+        let name: Arc<str> = match options.name {
+            Some(name) => name.into(),
+            None if caller.default_session == DefaultSession::Fresh => handle.clone(),
+            None => self.free_name(caller).into(),
+        };
+        let reservation = self.reserve(caller, &name)?;
+        let ttl = if name == handle { FRESH_TTL.min(self.parts.session_ttl) } else { self.parts.session_ttl };
+        let (workspace, directory) = self.workspace_for(profile, &handle, &cwd).await?;
+        let opened_at = Timestamp::now();
+        let definition = saved::Definition {
+            handle: handle.to_string(),
+            name: name.to_string(),
+            owner: caller.owner.to_string(),
+            python: options.python.or_else(|| Some(interpreter.executable.display().to_string())),
+            cwd: cwd.clone(),
+            env: options.env,
+            startup: options.startup.clone(),
+            preload: options.preload.clone(),
+            sandbox: profile.name().to_owned(),
+            description: options.description.clone(),
+            keep: options.keep,
+            cell: again.map_or(0, |definition| definition.cell),
+            default_of: opening.default_of,
+            opened_at: opened_at.to_string(),
+            last_used_at: opened_at.to_string(),
+        };
+        let environment = self.parts.packages.environment(&handle);
+        let info = Arc::new(Info {
+            definition: Arc::new(definition),
+            handle,
+            name,
+            owner: caller.owner.clone(),
+            client: caller.client.clone(),
+            cwd,
+            workspace,
+            env,
+            interpreter,
+            base,
+            profile,
+            startup: options.startup,
+            preload: options.preload,
+            environment,
+            description: options.description,
+            opened_at,
+            ttl,
+        });
+        let seed = task::Seed::New { cell: info.definition.cell, save, directory };
+        let session = task::start(info.clone(), self.parts.clone(), seed).await?;
+        if info.definition.keep {
+            let (store, definition) = (self.parts.store.clone(), info.definition.clone());
+            let put = tokio::task::spawn_blocking(move || store.put(&definition)).await;
+            put.map_err(|_| Error::Gone)?.map_err(Error::Store)?;
+        }
+        self.add(&session, None);
+        drop(reservation);
+        Ok(session)
+    }
+
+    /// Makes a second session out of one: from what it is now, or from its checkpoint after a cell.
+    pub async fn branch(
+        &self,
+        caller: &Caller,
+        target: &str,
+        name: Option<String>,
+        at: Option<u64>,
+    ) -> Result<Session, Error> {
+        if !caller.may(Scope::Run) {
+            return Err(Error::NotAllowed("open sessions"));
+        }
+        let original = self.reach(caller, target).await?;
+        let name = name.unwrap_or_else(|| self.unused_name(caller, &format!("{}-branch", original.info.name)));
+        let name: Arc<str> = name.into();
+        let reservation = self.reserve(caller, &name)?;
+        let branched = original.send(|answer| Command::Branch { at, answer }).await??;
+        let cell = branched.head();
+        let handle: Arc<str> = new_handle().into();
+        let definition = saved::Definition {
+            handle: handle.to_string(),
+            name: name.to_string(),
+            keep: false,
+            default_of: None,
+            ..(*original.info.definition).clone()
+        };
+        let info = Arc::new(Info {
+            handle,
+            name,
+            client: caller.client.clone(),
+            opened_at: Timestamp::now(),
+            definition: Arc::new(definition),
+            ..(*original.info).clone()
+        });
+        let session = task::start(info, self.parts.clone(), task::Seed::Branch(Box::new(branched))).await?;
+        self.add(&session, Some((original.info.handle.to_string(), cell)));
+        drop(reservation);
+        Ok(session)
+    }
+
+    fn add(&self, session: &Session, branch: Option<(String, u64)>) {
+        let info = &session.info;
+        info.environment.hold();
+        self.parts.journal.record(
+            &info.owner,
+            &info.handle,
+            EventKind::SessionOpened {
+                name: info.name.to_string(),
+                python: info.interpreter.version.clone(),
+                profile: info.profile.name().to_owned(),
+                cwd: info.cwd.display().to_string(),
+                startup: info.startup.clone(),
+                branch,
+            },
+        );
+        let mut registry = self.registry.lock().expect("no panic while locked");
+        registry.open.insert(info.handle.clone(), session.clone());
+    }
+
+    /// Where the files of a new session are: in its working directory, or in one of its own when it is confined.
+    async fn workspace_for(
+        &self,
+        profile: Profile,
+        handle: &Arc<str>,
+        cwd: &std::path::Path,
+    ) -> Result<(Workspace, Option<Arc<OwnDirectory>>), Error> {
+        if !profile.is_confined() {
+            return Ok((Workspace::open(cwd), None));
+        }
+        let (workspaces, handle) = (self.parts.workspaces.clone(), handle.clone());
+        let seen_as = std::path::Path::new(confine::WORKSPACE);
+        let made = tokio::task::spawn_blocking(move || workspaces.make(&handle, seen_as, confine::new_outer_id()));
+        let made = made.await.map_err(std::io::Error::other).and_then(|made| made).map_err(Error::Workspace)?;
+        Ok((made.0, Some(Arc::new(made.1))))
+    }
+
+    /// The base interpreter of a venv, if a session of the venv can be made from it exactly.
+    async fn base_of(
+        &self,
+        interpreter: &Interpreter,
+        cwd: &std::path::Path,
+        env: &BTreeMap<String, String>,
+    ) -> Option<Interpreter> {
+        if !interpreter.is_venv() || interpreter.implementation != "cpython" {
+            return None;
+        }
+        let minor = interpreter.version.rsplit_once('.')?.0;
+        let path = interpreter.base_exec_prefix.join(format!("bin/python{minor}"));
+        let base = self.parts.interpreters.ask(&path, cwd, env).await.ok()?;
+        let exact = !base.is_venv()
+            && base.version == interpreter.version
+            && base.implementation == interpreter.implementation
+            && base.prefix == interpreter.base_prefix
+            && base.exec_prefix == interpreter.base_exec_prefix;
+        exact.then_some(base)
+    }
+
+    pub(super) fn forget_lost(&self) {
+        let mut registry = self.registry.lock().expect("no panic while locked");
+        let Registry { open, closed, .. } = &mut *registry;
+        open.retain(|_, session| {
+            if session.is_lost() {
+                let reason = "it failed inside pylair, see the daemon's log".to_owned();
+                closed.push_back(ClosedSession { info: session.info.clone(), reason });
+            }
+            !session.is_lost()
+        });
+    }
+
+    pub(super) async fn end(&self, session: &Session, reason: &str) {
+        // A default session that is gone is opened anew when it is next meant; a slot in use right now notices by itself.
+        self.defaults.lock().expect("no panic while locked").retain(|_, slot| {
+            slot.try_lock().map_or(true, |handle| handle.as_ref().is_none_or(|handle| *handle != session.info.handle))
+        });
+        {
+            let mut registry = self.registry.lock().expect("no panic while locked");
+            if registry.open.remove(&session.info.handle).is_none() {
+                return;
+            }
+            registry.closed.push_back(ClosedSession { info: session.info.clone(), reason: reason.to_owned() });
+            if registry.closed.len() > REMEMBERED {
+                registry.closed.pop_front();
+            }
+        }
+        session.close(reason).await;
+    }
+
+    /// Ends everything; the daemon is leaving.
+    pub async fn close_all(&self, reason: &str) {
+        let sessions: Vec<_> = {
+            let registry = self.registry.lock().expect("no panic while locked");
+            registry.open.values().cloned().collect()
+        };
+        let coming_back = keeping::load(&self.parts);
+        let end = async |session: &Session| {
+            self.end(session, reason).await;
+            let keep = coming_back.iter().any(|definition| *definition.handle == *session.info.handle);
+            session.info.environment.release(keep).await;
+        };
+        futures::future::join_all(sessions.iter().map(end)).await;
+    }
+
+    fn reserve(&self, caller: &Caller, name: &Arc<str>) -> Result<Reservation<'_>, Error> {
+        let good = name.len() <= MAX_NAME_CHARS
+            && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+        if !good {
+            return Err(Error::BadName(name.to_string()));
+        }
+        let mut registry = self.registry.lock().expect("no panic while locked");
+        let open = registry.open.len() + registry.reserved.len();
+        if open >= self.parts.max_sessions {
+            let mine = registry.open.values().filter(|session| session.info.owner == caller.owner);
+            let mut idle: Vec<_> =
+                mine.filter_map(|session| Some((session.info.name.to_string(), session.idle_for()?))).collect();
+            idle.sort_by_key(|(_, idle)| std::cmp::Reverse(*idle));
+            idle.truncate(NAMED_IDLE);
+            return Err(Error::TooMany { limit: self.parts.max_sessions, idle });
+        }
+        let key = (caller.owner.clone(), name.clone());
+        let taken = registry.reserved.contains(&key)
+            || registry.open.values().any(|session| session.info.owner == key.0 && session.info.name == key.1);
+        if taken || self.is_stopped_name(&caller.owner, name) {
+            return Err(Error::NameTaken(name.to_string()));
+        }
+        registry.reserved.push(key.clone());
+        Ok(Reservation { registry: &self.registry, key })
+    }
+
+    /// A name nobody uses, made of what the client calls itself.
+    pub(super) fn free_name(&self, caller: &Caller) -> String {
+        let base: String = caller
+            .client
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' })
+            .take(24)
+            .collect();
+        let base = base.trim_matches('-');
+        self.unused_name(caller, if base.is_empty() { "session" } else { base })
+    }
+
+    pub(super) fn unused_name(&self, caller: &Caller, base: &str) -> String {
+        let registry = self.registry.lock().expect("no panic while locked");
+        let base = &base[..base.floor_char_boundary(MAX_NAME_CHARS - 8)];
+        let taken = |name: &str| {
+            registry.reserved.iter().any(|(owner, reserved)| *owner == caller.owner && **reserved == *name)
+                || registry.open.values().any(|s| s.info.owner == caller.owner && *s.info.name == *name)
+                || self.is_stopped_name(&caller.owner, name)
+        };
+        let mut number = 1_u32;
+        loop {
+            let name = format!("{base}-{number}");
+            if !taken(&name) {
+                return name;
+            }
+            number += 1;
+        }
+    }
+}
+
+struct Reservation<'a> {
+    registry: &'a Mutex<Registry>,
+    key: (Arc<str>, Arc<str>),
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        if let Ok(mut registry) = self.registry.lock() {
+            registry.reserved.retain(|key| *key != self.key);
+        }
+    }
+}
+
+/// Closes sessions nobody has used for longer than they may stay.
+async fn close_idle(sessions: Weak<Sessions>) {
+    let mut tick = tokio::time::interval(Duration::from_secs(30));
+    loop {
+        tick.tick().await;
+        let Some(sessions) = sessions.upgrade() else { return };
+        let expired: Vec<_> = {
+            let registry = sessions.registry.lock().expect("no panic while locked");
+            let is_expired = |session: &&Session| session.idle_for().is_some_and(|idle| idle > session.info.ttl);
+            registry.open.values().filter(is_expired).cloned().collect()
+        };
+        for session in expired {
+            let reason = format!("nobody used it for {} s", session.info.ttl.as_secs());
+            sessions.end(&session, &reason).await;
+            sessions.put_away(&session, false).await;
+        }
+    }
+}
+
+fn check_environment(env: &BTreeMap<String, String>) -> Result<(), Error> {
+    if env.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() > MAX_ENV_BYTES {
+        return Err(Error::BadArgument(format!("the environment is over the limit of {MAX_ENV_BYTES} bytes")));
+    }
+    let bad = |(name, value): (&String, &String)| name.is_empty() || name.contains(['=', '\0']) || value.contains('\0');
+    match env.iter().find(|pair| bad(*pair)) {
+        Some((name, _)) => Err(Error::BadArgument(format!("`{name}` in `env` cannot be an environment variable"))),
+        None => Ok(()),
+    }
+}
+
+fn is_module_name(name: &str) -> bool {
+    !name.is_empty()
+        && name.split('.').all(|part| {
+            part.starts_with(|c: char| c.is_alphabetic() || c == '_')
+                && part.chars().all(|c| c.is_alphanumeric() || c == '_')
+        })
+}
+
+/// Eight characters nobody guesses by accident and everybody can read aloud.
+fn new_handle() -> String {
+    const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).expect("the kernel has random bytes");
+    random.iter().map(|byte| char::from(LETTERS[usize::from(byte % 32)])).collect()
+}
