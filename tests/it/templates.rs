@@ -100,6 +100,8 @@ fn the_environment_is_the_callers_and_never_the_daemons() {
         let session = core.open_session(options).await.expect("the session opens");
         let mut expected = core.home.env.clone();
         expected.insert("ADDED".to_owned(), "by hand".to_owned());
+        // The one thing that is ours: figures are drawn to be shown, not on a screen that is not there.
+        expected.insert("MPLBACKEND".to_owned(), "Agg".to_owned());
         let python = session.run("import json, os\nprint(json.dumps(dict(os.environ)))").await;
         let python: std::collections::BTreeMap<String, String> =
             serde_json::from_str(&python.stdout).expect("it prints JSON");

@@ -30,12 +30,23 @@ fn the_tools_and_what_they_may_do_are_listed() {
         listed,
         [
             "execute: destroys world",
+            "run_file: destroys world",
             "get_job: ",
             "interrupt: destroys repeatable",
             "open_session: ",
             "restart_session: destroys repeatable",
             "close_session: destroys repeatable",
+            "undo: destroys",
+            "branch_session: ",
+            "save_session: ",
+            "get_history: reads repeatable",
+            "export_session: reads repeatable",
+            "install_packages: destroys world",
             "list_targets: reads repeatable",
+            "inspect: reads repeatable",
+            "read_source: reads repeatable",
+            "set_variable: destroys world",
+            "call: destroys world",
             "get_status: reads repeatable",
         ]
     );
@@ -93,7 +104,7 @@ fn an_unknown_tool_is_a_protocol_error_that_names_the_known_ones() {
     let error = client.answer(id)["error"].clone();
     assert_eq!(error["code"], -32602, "{error}");
     let message = error["message"].as_str().expect("a message");
-    assert!(message.contains("there is no tool `run_python`; there are execute, get_job"), "{message}");
+    assert!(message.contains("there is no tool `run_python`; there are execute, run_file, get_job"), "{message}");
 }
 
 #[test]
@@ -139,7 +150,7 @@ fn a_python_that_is_none_is_told_apart() {
         ("/nowhere/python", "Python interpreter not found at `/nowhere/python`"),
         ("shell.sh", "is not a Python interpreter"),
         ("text.txt", "cannot be executed"),
-        ("3.99", "no python3.99 on PATH"),
+        ("3.99", "no Python 3.99 was found"),
     ] {
         let failure = client.failure("open_session", &json!({"python": python}));
         assert_eq!(failure["kind"], "no_python", "{python}: {failure}");

@@ -100,6 +100,8 @@ pub enum Effect {
     RunsCode,
     /// Ends, resets or replaces something; doing it twice is doing it once.
     Ends,
+    /// Takes something back; doing it twice takes more back.
+    TakesBack,
 }
 
 type Function = for<'a> fn(Call<'a>) -> BoxFuture<'a, Result<CallToolResult, ToolError>>;
@@ -235,7 +237,7 @@ pub static TABLE: &[Tool] = &[
         description: "Set a session's variables back to where they were before its newest cell, or after a named one. \
                       Files, databases and the network are not undone.",
         toolset: Toolset::Run,
-        effect: Effect::Ends,
+        effect: Effect::TakesBack,
         input: input::<session::UndoArgs>,
         output: Some(schema::<core::Undone>),
         function: |call| Box::pin(session::undo(call)),
@@ -420,7 +422,7 @@ pub fn listed(selection: &Selection) -> Vec<rmcp::model::Tool> {
 fn describe(tool: &Tool) -> rmcp::model::Tool {
     let annotations = ToolAnnotations::with_title(tool.title)
         .read_only(tool.effect == Effect::Reads)
-        .destructive(matches!(tool.effect, Effect::RunsCode | Effect::Ends))
+        .destructive(matches!(tool.effect, Effect::RunsCode | Effect::Ends | Effect::TakesBack))
         .idempotent(matches!(tool.effect, Effect::Reads | Effect::Ends))
         .open_world(tool.effect == Effect::RunsCode);
     let mut described =
@@ -587,6 +589,21 @@ mod tests {
             assert!(tool.description.unwrap().len() < 300, "{}", tool.name);
             assert_eq!(tool.input_schema["type"], "object", "{}", tool.name);
         }
+    }
+
+    /// What a model reads of every tool before it has done anything.
+    fn tokens(tools: &str) -> usize {
+        let listed = listed(&Selection::parse(Some(tools), false, Door::Bridge).unwrap());
+        let read = |tool: &rmcp::model::Tool| serde_json::json!({"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema});
+        let text = serde_json::to_string(&listed.iter().map(read).collect::<Vec<_>>()).unwrap();
+        tiktoken_rs::cl100k_base().unwrap().encode_ordinary(&text).len()
+    }
+
+    #[test]
+    fn the_tools_cost_a_model_little() {
+        let (usual, all) = (tokens("run,look,admin"), tokens("all"));
+        // Tools for tests, which are to come, need their part of 4,500 and 6,000.
+        assert!(usual <= 3_000 && all <= 4_000, "{usual} tokens by default, {all} in all");
     }
 
     #[test]
