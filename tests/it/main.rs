@@ -8,10 +8,12 @@
 mod support;
 
 mod bridge;
+mod care;
 mod checkpoint;
 mod commands;
 mod daemon;
 mod death;
+mod displays;
 mod exec;
 mod execute;
 mod faults;
