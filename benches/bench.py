@@ -151,6 +151,59 @@ class Bench:
         cold = self.wall([self.options.venv_python, "-c", "import numpy, pandas"], self.rounds(50))
         self.row("  a cold start that imports them", cold, "ms")
 
+    def going_back(self) -> None:
+        """What checkpoints cost, what going back and branching take, and completion, each bare and with the usual libraries loaded."""
+        loaded = [("bare", {}, "x = 1", 2.0)]
+        if self.options.venv_python:
+            arguments = {"python": self.options.venv_python, "preload": ["numpy", "pandas"]}
+            loaded.append(("numpy and pandas", arguments, "import numpy as np, pandas as pd\nx = 1", 10.0))
+        for what, arguments, setup, most in loaded:
+            homes = {mode: self.home(PYLAIR_CHECKPOINTS=mode) for mode in ("off", "auto")}
+            clients = {mode: Client(home) for mode, home in homes.items()}
+            names = {mode: client.call("open_session", **arguments)["name"] for mode, client in clients.items()}
+            for mode, client in clients.items():
+                client.call("execute", code=setup, target=names[mode], output="json")
+            taken: dict[str, list[float]] = {"off": [], "auto": []}
+            for _ in range(self.rounds(300)):
+                for mode, client in clients.items():
+                    # The caller's pause, in which the checkpoint of the cell before is made.
+                    time.sleep(0.012)
+                    taken[mode].append(timed(lambda: client.call("execute", code="x += 1", target=names[mode], output="json")))
+            gap = statistics.median(taken["auto"]) - statistics.median(taken["off"])
+            self.row(f"checkpoints: a caller's time with gaps of 12 ms, {what}", gap, "ms", "<= 0.5", gap <= 0.5)
+            client, name = clients["auto"], names["auto"]
+            events = [json.loads(line) for line in client.read_resource(f"pylair://history/{name}").splitlines()]
+            made = [event["took_us"] / 1e3 for event in events if event.get("kind") == "checkpoint_made"]
+            if made:
+                cost = statistics.median(made)
+                self.row(f"  made in the gap, {what}", cost, "ms", f"<= {most:.0f}", cost <= most, f"{len(made)} of them")
+            undone = []
+            branched = []
+            for _ in range(self.rounds(50)):
+                client.call("execute", code="x += 1", target=name, output="json")
+                wait_for_checkpoint(client, name)
+                undone.append(timed(lambda: client.call("undo", target=name)))
+                wait_for_checkpoint(client, name)
+                branched.append(timed(lambda: client.call("branch_session", target=name, name="branch")))
+                client.call("close_session", target="branch")
+            self.row(f"undo, {what}", statistics.median(undone), "ms", more=f"worst {max(undone):.1f}")
+            self.row(f"branch_session, {what}", statistics.median(branched), "ms", more=f"worst {max(branched):.1f}")
+            for client in clients.values():
+                client.close()
+            for home in homes.values():
+                home.close()
+
+    def completing(self) -> None:
+        home = self.home()
+        try:
+            setup = [compact(INITIALIZE), compact(INITIALIZED), tool_call("execute", {"code": "import os\nword = 'x'"}, 2)]
+            for what, code in (("an attribute", "word.up"), ("a module", "import js"), ("a name", "wor")):
+                line = tool_call("complete_code", {"code": code})
+                taken = self.drive(setup, line, [BINARY, "mcp", "--tools", "all"], self.rounds(500), home.env, False)
+                self.row(f"complete_code, {what}", taken["p50"] / 1e3, "ms", more=f"p99 {taken['p99'] / 1e3:.1f}")
+        finally:
+            home.close()
+
     def wall(self, command: list[str], count: int, env: dict[str, str] | None = None) -> float:
         """The median time a program takes from start to end, in milliseconds."""
         taken = []
@@ -203,6 +256,25 @@ class Bench:
         home.close()
 
 
+def timed(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return (time.perf_counter() - began) * 1e3
+
+
+def wait_for_checkpoint(client: Client, name: str) -> None:
+    """Until the newest state of a session can be gone back to."""
+    seen = -1
+    for _ in range(1000):
+        status = client.call("get_status", target=name)["session"]
+        newest = max(status["checkpoints"], default=-1)
+        if newest >= 0 and newest == seen:
+            return
+        seen = newest
+        time.sleep(0.008)
+    raise RuntimeError(f"no checkpoint of {name} was made: {status['checkpoint_skipped']}")
+
+
 def session_processes() -> list[int]:
     """Keepers and everything below them."""
     running = descendants()
@@ -252,7 +324,7 @@ def main() -> int:
     options = parser.parse_args()
     adopt_orphans()
     bench = Bench(options)
-    for part in (bench.latency, bench.opening, bench.shell, bench.memory, bench.pouring):
+    for part in (bench.latency, bench.opening, bench.going_back, bench.completing, bench.shell, bench.memory, bench.pouring):
         part()
     load = os.getloadavg()[0]
     if options.json:

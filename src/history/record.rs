@@ -369,7 +369,7 @@ pub(super) mod tests {
     fn pages_go_back_and_what_happened_before_a_cell_is_on_its_page() {
         let mut kinds = vec![EventKind::SessionCleared {}];
         for cell in 1..=5 {
-            kinds.extend([started(cell, "x"), ended(cell, "ok"), EventKind::CheckpointMade { cell }]);
+            kinds.extend([started(cell, "x"), ended(cell, "ok"), EventKind::CheckpointMade { cell, took_us: 0 }]);
             if cell == 3 {
                 kinds.push(EventKind::SessionRestarted { reason: "asked".to_owned() });
             }

@@ -96,6 +96,9 @@ pub enum EventKind {
     },
     CheckpointMade {
         cell: u64,
+        /// From the question to the answer.
+        #[serde(default)]
+        took_us: u64,
     },
     CheckpointSkipped {
         cell: u64,

@@ -76,7 +76,7 @@ fn name(text: &str) -> Arc<str> {
 }
 
 fn made(cell: u64) -> EventKind {
-    EventKind::CheckpointMade { cell }
+    EventKind::CheckpointMade { cell, took_us: 0 }
 }
 
 fn printed(text: &str) -> EventKind {

@@ -40,10 +40,18 @@ pub(in crate::session) type Answer = oneshot::Sender<Result<serde_json::Value, E
 /// A request whose answer is awaited before any other command is taken.
 pub(super) struct Asking {
     pub(super) request: u64,
+    pub(super) asked: Instant,
     pub(super) until: Instant,
     /// How often the worker was told to get on with it.
     pub(super) hurried: u8,
     pub(super) purpose: Purpose,
+}
+
+impl Asking {
+    pub(super) fn new(request: u64, limit: Duration, purpose: Purpose) -> Self {
+        let asked = Instant::now();
+        Self { request, asked, until: asked + limit, hurried: 0, purpose }
+    }
 }
 
 pub(super) enum Purpose {
@@ -77,9 +85,8 @@ impl Task {
         let asked = self.put(&question).await;
         match asked {
             Ok(request) => {
-                let until = Instant::now() + question.limit;
                 let purpose = Purpose::Question { op: question.op, answer };
-                self.asking = Some(Asking { request, until, hurried: 0, purpose });
+                self.asking = Some(Asking::new(request, question.limit, purpose));
             }
             Err(error) => drop(answer.send(Err(error))),
         }
@@ -125,7 +132,7 @@ impl Task {
         self.drain_output();
         let Some(asking) = self.asking.take() else { return };
         match asking.purpose {
-            Purpose::Checkpoint { id, cell } => self.on_checkpoint_done(&reply, id, cell).await,
+            Purpose::Checkpoint { id, cell } => self.on_checkpoint_done(&reply, id, cell, asking.asked.elapsed()).await,
             Purpose::Branch { id, cell, answer } => {
                 let branched = self.on_branch_point(&reply, &id, cell).await;
                 let _unheard = answer.send(branched);

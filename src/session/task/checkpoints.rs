@@ -95,11 +95,11 @@ impl Task {
     async fn request_checkpoint(&mut self, id: &str, purpose: Purpose) -> Result<(), Error> {
         let link = self.link.as_mut().ok_or(Error::Gone)?;
         let request = link.request_checkpoint(id).await?;
-        self.asking = Some(Asking { request, until: Instant::now() + CHECKPOINT_TIMEOUT, hurried: 0, purpose });
+        self.asking = Some(Asking::new(request, CHECKPOINT_TIMEOUT, purpose));
         Ok(())
     }
 
-    pub(super) async fn on_checkpoint_done(&mut self, reply: &Reply, id: String, cell: u64) {
+    pub(super) async fn on_checkpoint_done(&mut self, reply: &Reply, id: String, cell: u64, took: Duration) {
         let Some(link) = &mut self.link else { return };
         let made = reply.made == Some(true) && link.has_checkpoint(&id).await;
         let (owner, handle) = (&self.info.owner, &self.info.handle);
@@ -110,7 +110,8 @@ impl Task {
                 link.drop_checkpoint(&old.id);
             }
             self.show_checkpoints(None);
-            self.parts.journal.record(owner, handle, EventKind::CheckpointMade { cell });
+            let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+            self.parts.journal.record(owner, handle, EventKind::CheckpointMade { cell, took_us });
             return;
         }
         let reason = why_not(reply);
@@ -215,8 +216,7 @@ impl Task {
                 match request {
                     Ok(request) => {
                         let purpose = Purpose::Branch { id, cell, answer };
-                        let until = Instant::now() + CHECKPOINT_TIMEOUT;
-                        self.asking = Some(Asking { request, until, hurried: 0, purpose });
+                        self.asking = Some(Asking::new(request, CHECKPOINT_TIMEOUT, purpose));
                     }
                     Err(error) => drop(answer.send(Err(error))),
                 }

@@ -109,7 +109,7 @@ impl Core {
     pub async fn wait_for_checkpoint(&self, session: &TestSession, cell: u64) {
         self.wait_for_event(
             session,
-            |event| matches!(event, EventKind::CheckpointMade { cell: made } if *made == cell),
+            |event| matches!(event, EventKind::CheckpointMade { cell: made, .. } if *made == cell),
         )
         .await;
     }
