@@ -179,6 +179,7 @@ class Bench:
                 self.row(f"  made in the gap, {what}", cost, "ms", f"<= {most:.0f}", cost <= most, f"{len(made)} of them")
             undone = []
             branched = []
+            wait_for_checkpoint(client, name)
             for _ in range(self.rounds(50)):
                 client.call("execute", code="x += 1", target=name, output="json")
                 wait_for_checkpoint(client, name)
