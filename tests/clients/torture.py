@@ -30,10 +30,10 @@ State = Dict[str, Any]
 Report = Dict[str, Any]
 
 NAMES = [f"v{number}" for number in range(8)]
-ROLLED_BACK = re.compile(r"^the session was rolled back to where it was after cell (\d+)(?:: what cells (\d+) to (\d+) did is lost)?$")
+ROLLED_BACK = re.compile(r"^the session was rolled back to where it was (?:after cell (\d+)|before its first cell)(?:: what cells? (\d+)(?: to (\d+))? did is lost)?$")
 RESTARTED = re.compile(r"^the session was restarted(: all variables are gone)?$")
 KEPT = "what the cell had done until then was kept"
-MAX_OUTPUT_FILES = 500
+MAX_OUTPUT_FILES = 2000
 
 
 class Wrong(AssertionError):
@@ -139,11 +139,11 @@ class Driver:
             expect("could not be restarted" not in note, note)
             back = ROLLED_BACK.match(note)
             if back:
-                cell = int(back.group(1))
+                cell = int(back.group(1) or 0)
                 expect(cell in self.after, "rolled back to an unknown cell:", note)
                 if back.group(2):
                     # Nothing is lost beyond what is named; a death between cells is told by the next one.
-                    expect(int(back.group(2)) == cell + 1 and int(back.group(3)) <= report["cell"], note)
+                    expect(cell < int(back.group(2)) <= int(back.group(3) or back.group(2)) <= report["cell"], note)
                 moved = self.after[cell]
             elif RESTARTED.match(note):
                 moved = {}
@@ -405,6 +405,36 @@ def restart(driver: Driver) -> None:
     driver.state = {}
 
 
+def undo(driver: Driver) -> None:
+    driver.log.append("--- undo")
+    answer = driver.client.result(driver.client.send("tools/call", {"name": "undo", "arguments": {"target": driver.name}}))
+    done = answer["structuredContent"]
+    driver.log.append(f"-> {done}")
+    if answer.get("isError"):
+        expect(done["kind"] in ("nothing_to_undo", "no_checkpoint"), done)
+        return
+    expect(done["cell"] == 0 or done["cell"] in driver.after, "undone to an unknown cell:", done)
+    driver.state = driver.after[done["cell"]] if done["cell"] else {}
+
+
+def branch(driver: Driver) -> None:
+    """A copy has the same state, and whatever becomes of it is nothing to the original."""
+    driver.log.append("--- branch")
+    name = f"{driver.name}-branch"
+    arguments = {"target": driver.name, "name": name}
+    answer = driver.client.result(driver.client.send("tools/call", {"name": "branch_session", "arguments": arguments}))
+    driver.log.append(f"-> {answer['structuredContent']}")
+    if answer.get("isError"):
+        expect(answer["structuredContent"]["kind"] in ("cannot_branch", "no_checkpoint"), answer)
+        return
+    code = f"{{name: globals()[name] for name in {NAMES} if name in globals()}}"
+    report = driver.client.call("execute", code=code, target=name, output="json")
+    expect(ast.literal_eval(report["result"]) == driver.state, "the branch is", report["result"], "and should be", driver.state)
+    ending = driver.random.choice(["import os; os._exit(1)", "import ctypes; ctypes.string_at(0)", "globals().clear()"])
+    driver.client.call("execute", code=ending, target=name, output="json")
+    driver.client.call("close_session", target=name)
+
+
 def close_and_open(driver: Driver) -> None:
     driver.log.append("--- close_and_open")
     driver.client.call("close_session", target=driver.name)
@@ -414,6 +444,8 @@ def close_and_open(driver: Driver) -> None:
 # How often each kind of cell comes.
 KINDS: dict[Callable[[Driver], Cell | None], int] = {
     assign: 20,
+    undo: 8,
+    branch: 5,
     change: 10,
     count: 10,
     delete: 5,
@@ -495,7 +527,7 @@ def check_books(home: Home, daemon: int) -> None:
     runtime = [path.name for path in (home.path / "runtime").iterdir() if path.suffix != ".lock"]
     expect(not runtime, "left in the runtime directory:", runtime)
     data = {path.name for path in (home.path / "data").iterdir()}
-    expect(data <= {"journal.db", "journal.db.lock", "outputs", "token"}, "left in the data directory:", data)
+    expect(data <= {"journal.db", "journal.db.lock", "outputs", "saves", "sessions", "token"}, "left in the data directory:", data)
     outputs = list((home.path / "data/outputs").iterdir())
     # Counted now and then, so a few more than the limit may be there.
     expect(len(outputs) <= MAX_OUTPUT_FILES + 50, len(outputs), "output files")

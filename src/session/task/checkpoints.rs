@@ -170,7 +170,10 @@ impl Task {
                 return Err(Error::NoCheckpoint { cell: target, there: self.checkpointed(), skipped });
             };
         self.plan_checkpoint();
-        Ok(Undone { session: self.info.name.to_string(), cell: target, undone, notes })
+        // What happened before belongs before it.
+        let mut told = std::mem::take(&mut self.pending_notes);
+        told.extend(notes);
+        Ok(Undone { session: self.info.name.to_string(), cell: target, undone, notes: told })
     }
 
     /// Ends the worker and goes on in a frozen copy. Says what the caller must know; `lost` are cells that nobody meant to lose.
