@@ -1,7 +1,7 @@
 """Checkpoints: frozen copies of the worker, made by `fork`. Runs in the worker and in its copies.
 
-A copy gives up the worker's link, sleeps on a control socket of its own and either ends with it or is told to take the worker's place.
-Told to branch, it forks once more: the child becomes the worker of another session and the copy sleeps on.
+A copy gives up the worker's link and sleeps on a control socket of its own, with which it ends. Told to resume or to branch, it forks once
+more: the child takes the worker's place, or becomes the worker of another session, and the copy sleeps on.
 Some states cannot be copied truthfully; then no copy is made and the reason is said.
 """
 
@@ -37,10 +37,10 @@ class Refused(Exception):
 class Checkpoints:
     """Makes frozen copies of the worker that holds this link."""
 
-    def __init__(self, link: Any, exempt: Any, become_branch: Any) -> None:
+    def __init__(self, link: Any, exempt: Any, go_on: Any) -> None:
         self._link = link
         self._exempt = exempt
-        self._become_branch = become_branch
+        self._go_on = go_on
         self._blocks = 0
         self._pages = 0
 
@@ -115,11 +115,15 @@ class Checkpoints:
                 if received is None:
                     os._exit(0)
                 message, passed = received
-                if message.get("op") == "resume" and len(passed) == 2:
-                    self._link.take_over(*passed)
-                    break
-                if message.get("op") == "branch" and len(passed) == 6 and _fork_away():
-                    self._become_branch(passed)
+                resumes = message.get("op") == "resume" and len(passed) == 3
+                branches = message.get("op") == "branch" and len(passed) == 6
+                if (resumes or branches) and _fork_away(resumes):
+                    # A process group apart from the copy's, which signals to the program's must not reach.
+                    if branches:
+                        os.setsid()
+                    else:
+                        os.setpgid(0, 0)
+                    self._go_on(passed)
                     _set_random_state(random_state)
                     break
                 for fd in passed:
@@ -221,15 +225,20 @@ def _set_random_state(state: Any) -> None:
         sys.modules["random"].setstate(state)  # type: ignore[attr-defined]
 
 
-def _fork_away() -> bool:
-    """Forks a process that the keeper reaps, because this one only sleeps. True in it."""
-    between = _quiet_fork()
+def _fork_away(needed: bool) -> bool:
+    """Forks a process that the keeper reaps, because this one only sleeps. True in it; also in this one if no process can be made and
+    somebody has to go on."""
+    try:
+        between = _quiet_fork()
+    except OSError:
+        return needed
     if between:
-        children.wait_for(between)
-        return False
-    if _quiet_fork():
-        os._exit(0)
-    os.setsid()
+        return children.wait_for(between) != 0 and needed
+    try:
+        if _quiet_fork():
+            os._exit(0)
+    except OSError:
+        os._exit(1)
     return True
 
 

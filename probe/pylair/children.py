@@ -35,9 +35,9 @@ def reap() -> None:
             frozen.discard(pid)
 
 
-def wait_for(pid: int) -> None:
-    """Waits for a child of our own, by the function the program cannot have replaced."""
-    _waitpid(pid, 0)
+def wait_for(pid: int) -> int:
+    """Waits for a child of our own, by the function the program cannot have replaced. Returns its wait status."""
+    return _waitpid(pid, 0)[1]
 
 
 def _next_child(options: int) -> int | None:

@@ -67,9 +67,9 @@ class Link:
         descriptors.replace_by_dead_ends((self.requests.fd, self.replies))
         self.requests.reset()
 
-    def take_over(self, requests: int, replies: int) -> None:
-        """In a frozen copy that becomes the worker: the pipes it was given."""
-        for new, ours in ((requests, self.requests.fd), (replies, self.replies)):
+    def take_over(self, requests: int, replies: int, control: int) -> None:
+        """In a copy that becomes the worker: what it was given. The rest of the link is still the session's."""
+        for new, ours in ((requests, self.requests.fd), (replies, self.replies), (control, self.control.fileno())):
             os.dup2(new, ours, inheritable=False)
             os.close(new)
 
@@ -81,7 +81,7 @@ class Worker:
         self.link = Link()
         self.output = Output()
         self.cells = Cells(self.output, self.link)
-        self.checkpoints = Checkpoints(self.link, self.cells.loop.descriptors, self._become_branch)
+        self.checkpoints = Checkpoints(self.link, self.cells.loop.descriptors, self._go_on)
         self.output.install()
         self.cells.install()
         imported.watch(self.cells.displays)
@@ -113,10 +113,13 @@ class Worker:
         self.output.connect(link.stdout, link.stderr)
         link.control.send(_HELLO)
 
-    def _become_branch(self, passed: list[int]) -> None:
-        """In a copy of a copy: a link and a loop of its own, which it still shares with its original."""
-        self.link.connect(passed)
-        self.output.connect(self.link.stdout, self.link.stderr)
+    def _go_on(self, passed: list[int]) -> None:
+        """In a copy of a copy, which still shares what its original has: a link of its own, all of it in a branch, and a loop of its own."""
+        if len(passed) == PASSED:
+            self.link.connect(passed)
+            self.output.connect(self.link.stdout, self.link.stderr)
+        else:
+            self.link.take_over(*passed)
         self.cells.loop.renew()
 
     def serve(self) -> None:

@@ -321,15 +321,15 @@ class Session:
             os.close(fd)
         requests, self.requests = os.pipe()
         self.replies, replies = os.pipe()
-        send(frozen.control, {"op": "resume"}, (requests, replies))
+        self.control.close()
+        self.control, control = control_pair()
+        send(frozen.control, {"op": "resume"}, (requests, replies, control.fileno()))
         os.close(requests)
         os.close(replies)
-        answer = Datagram(frozen.control)
+        control.close()
+        answer = Datagram(self.control)
         assert answer.message["resumed"] == frozen.name
-        assert answer.pid == frozen.pid
-        self.control.close()
-        self.control = frozen.control
-        self.pid = frozen.pid
+        self.pid = answer.pid
         self._inbox = b""
         return answer.message["lost"]
 

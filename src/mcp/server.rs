@@ -279,7 +279,13 @@ impl ServerHandler for Server {
             context,
             task: task.clone(),
         };
-        let result = (tool.function)(call).await.unwrap_or_else(tools::ToolError::into_result);
+        let result = (tool.function)(call).await.unwrap_or_else(|mut error| {
+            // An error may be the consequence of what there is to tell.
+            if let Some(note) = self.note.lock().expect("no panic while locked").take() {
+                error.hint = format!("{note}; {}", error.hint);
+            }
+            error.into_result()
+        });
         let task = task.lock().expect("no panic while locked").take();
         Ok(task.map_or_else(|| result.into(), |task| CreateTaskResult::new(task).into()))
     }

@@ -41,10 +41,14 @@ impl Tasks {
         self.0.spawn(options, move |context| {
             Box::pin(async move {
                 tokio::select! {
-                    _ = job.ended() => Ok(tell(job).await),
+                    execution = job.ended() => {
+                        context.set_status_message(format!("cell {} ended: {}", job.cell, execution.outcome.as_str()));
+                        Ok(tell(job).await)
+                    }
                     () = context.cancelled() => {
                         // A session that is gone has nothing left to interrupt.
                         let _gone = session.interrupt(Some(&job.id)).await;
+                        context.set_status_message(format!("cell {} was cancelled", job.cell));
                         Err(TaskExit::Cancelled)
                     }
                 }

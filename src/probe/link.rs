@@ -681,6 +681,10 @@ impl Link {
     pub async fn has_checkpoint(&mut self, id: &str) -> bool {
         let until = tokio::time::Instant::now() + ANSWER_TIMEOUT;
         while !self.frozen.iter().any(|frozen| frozen.id == id) {
+            if self.offered.is_none() && self.expected_checkpoint.is_none() {
+                // It was offered, and ended before it could speak.
+                return false;
+            }
             tokio::select! {
                 datagram = first_words(self.offered.as_ref()) => self.copy_said(datagram),
                 datagram = self.control.receive() => match datagram {
@@ -736,43 +740,59 @@ impl Link {
         Ok((link, message.lost))
     }
 
-    /// Ends the worker and goes on in its frozen copy.
+    /// Ends the worker and goes on in a copy of its frozen copy, which stays.
     pub async fn roll_back(&mut self, id: &str) -> Result<Restored, Error> {
         let position =
             self.frozen.iter().position(|frozen| frozen.id == id).ok_or_else(|| Error::NoCheckpoint(id.to_owned()))?;
+        if !is_running(self.frozen[position].worker.pidfd.get_ref()) {
+            // Somebody killed it. The worker is still there and stays.
+            self.frozen.remove(position);
+            return Err(Error::NoCheckpoint(id.to_owned()));
+        }
         // Younger copies hold a future that is being given up.
         self.frozen.truncate(position + 1);
-        let frozen = self.frozen.pop().ok_or_else(|| Error::NoCheckpoint(id.to_owned()))?;
         self.kill();
         self.ended(ANSWER_TIMEOUT).await;
-        let swept = self.sweep(std::iter::once(frozen.worker.kept_pid)).await;
+        let swept = self.sweep().await;
         // New pipes, because the old ones may hold half a frame in either direction.
         let (requests_end, requests) = pipe()?;
         let (replies, replies_end) = pipe()?;
+        let (control, control_end) = Control::pair().map_err(Error::Descriptors)?;
         let unreachable = |error: io::Error| Error::Unreachable { message: format!("its frozen copy: {error}") };
-        frozen
-            .control
-            .send(&serde_json::json!({"op": "resume"}), &[requests_end.as_fd(), replies_end.as_fd()])
-            .map_err(unreachable)?;
-        drop((requests_end, replies_end));
-        let (message, _) = frozen.control.receive_message::<ControlMessage>().await.map_err(unreachable)?;
+        let passed = [requests_end.as_fd(), replies_end.as_fd(), control_end.as_fd()];
+        let frozen = self.frozen.last().ok_or_else(|| Error::NoCheckpoint(id.to_owned()))?;
+        frozen.control.send(&serde_json::json!({"op": "resume"}), &passed).map_err(unreachable)?;
+        drop((requests_end, replies_end, control_end));
+        let (message, mut datagram) = control.receive_message::<ControlMessage>().await.map_err(unreachable)?;
         if message.resumed.is_none() {
             return Err(Error::Unreachable { message: "its frozen copy did not resume".to_owned() });
+        }
+        let worker = Worker::from_datagram(&mut datagram, self.confined).map_err(unreachable)?;
+        if worker.pid == frozen.worker.pid {
+            // No process could be made, so that the copy itself went on.
+            self.frozen.pop();
         }
         rustix::io::ioctl_fionbio(&requests, true).map_err(|e| Error::Descriptors(e.into()))?;
         self.requests = requests;
         self.replies = readable(replies).map_err(Error::Descriptors)?;
-        self.control = frozen.control;
-        self.worker = frozen.worker;
+        self.control = control;
+        self.worker = worker;
         self.inbox.clear();
+        self.offered = None;
+        self.expected_checkpoint = None;
         self.dead = false;
         self.open.replies = true;
         Ok(Restored { lost: message.lost, swept })
     }
 
-    /// Ends every process of the session but the given ones, the worker and the frozen copies.
-    async fn sweep(&mut self, keep: impl Iterator<Item = i32>) -> usize {
-        let keep = keep.chain(self.frozen.iter().map(|frozen| frozen.worker.kept_pid)).collect();
+    /// Whether a frozen copy with this id is held.
+    pub fn holds_checkpoint(&self, id: &str) -> bool {
+        self.frozen.iter().any(|frozen| frozen.id == id)
+    }
+
+    /// Ends every process of the session but the frozen copies.
+    async fn sweep(&mut self) -> usize {
+        let keep = self.frozen.iter().map(|frozen| frozen.worker.kept_pid).collect();
         if self.keeper.send_bytes(Order::Sweep { keep }.encode().as_bytes(), &[]).is_err() {
             return 0;
         }
@@ -938,6 +958,11 @@ fn keeper_above(worker: i32, template: Option<i32>) -> Option<AsyncFd<OwnedFd>> 
     }
     let parent = rustix::process::Pid::from_raw(parent)?;
     readable(rustix::process::pidfd_open(parent, rustix::process::PidfdFlags::empty()).ok()?).ok()
+}
+
+fn is_running(pidfd: &OwnedFd) -> bool {
+    let mut poll = [rustix::event::PollFd::new(pidfd, rustix::event::PollFlags::IN)];
+    matches!(rustix::event::poll(&mut poll, Some(&rustix::event::Timespec::default())), Ok(0))
 }
 
 /// What a frozen copy says first, once it is there.

@@ -59,6 +59,8 @@ pub enum Error {
     Output(#[from] crate::output::Error),
     #[error("the session ended while it was asked")]
     Gone,
+    #[error("the worker ended while it was asked")]
+    DiedAsked,
     #[error("the session `{target}` is stopped already")]
     Stopped { target: String },
     #[error("you have no session yet")]
@@ -112,6 +114,7 @@ impl Error {
             Self::Link(_) => "worker_failed",
             Self::Output(_) => "output_unavailable",
             Self::Gone => "session_gone",
+            Self::DiedAsked => "worker_died",
             Self::Stopped { .. } => "stopped_session",
             Self::NoDefault => "no_session",
             Self::NoSave { .. } => "unknown_save",
@@ -175,6 +178,9 @@ impl Error {
             Self::Link(_) => "`pylair doctor` tries the interpreter and says what is wrong".to_owned(),
             Self::Output(error) => error.hint().unwrap_or("see the daemon's log").to_owned(),
             Self::Gone => "call open_session, or leave out `target` for the default session".to_owned(),
+            Self::DiedAsked => {
+                "the session was brought back; its next answer says to where, and what is lost".to_owned()
+            }
             Self::Stopped { .. } => "its definition is kept; forget=true removes it".to_owned(),
             Self::NoDefault => "execute opens one, or name one with `target` (list_targets shows them)".to_owned(),
             Self::NoSave { known, .. } if known.is_empty() => "nothing was saved yet; save_session does".to_owned(),

@@ -10,7 +10,10 @@ use tokio::sync::watch;
 
 use crate::{
     output::Capture,
-    probe::wire::{MadeFile, Raised},
+    probe::{
+        link::Refusal,
+        wire::{MadeFile, Raised},
+    },
 };
 
 /// How a cell ended, or that it has not.
@@ -68,6 +71,8 @@ pub struct Execution {
     pub cpu: Duration,
     pub rss_mb: Option<f64>,
     pub files: Vec<MadeFile>,
+    /// Nothing of it was run, and why.
+    pub refused: Option<Refusal>,
     pub notes: Vec<String>,
 }
 
@@ -102,6 +107,7 @@ impl Execution {
             cpu: Duration::ZERO,
             rss_mb: None,
             files: Vec::new(),
+            refused: None,
             notes,
         }
     }

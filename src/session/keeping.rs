@@ -9,7 +9,7 @@ use super::{
     saved::{Definition, Pending, Restored, Saved},
     task,
 };
-use crate::{caller::Caller, keeper::confine, probe::wire::Op};
+use crate::{caller::Caller, journal::EventKind, keeper::confine, probe::wire::Op};
 
 /// How long pickling everything may take before it is interrupted.
 const SAVE_TIMEOUT: Duration = Duration::from_mins(2);
@@ -77,9 +77,13 @@ impl Sessions {
         if let Some(session) = self.default_of(&caller.owner, &caller.default_session).await {
             return Ok(session);
         }
+        let slot = self.default_slot(caller);
+        let mut slot = slot.lock().await;
         if let Some(session) = self.stopped_default(caller).await? {
+            *slot = Some(session.info.handle.clone());
             return Ok(session);
         }
+        drop(slot);
         match caller.default_session {
             DefaultSession::Main => self.reach(caller, "main").await.map_err(|_| Error::NoDefault),
             _ => Err(Error::NoDefault),
@@ -117,8 +121,16 @@ impl Sessions {
         stopped.iter().any(|definition| definition.owner == owner && definition.name == name)
     }
 
+    /// Goes on when the one who asked has gone: a session half started is neither stopped nor open.
     async fn revive(&self, caller: &Caller, definition: Definition) -> Result<Session, Error> {
+        let me = self.me.upgrade().ok_or(Error::Gone)?;
+        let caller = caller.clone();
+        tokio::spawn(async move { me.revive_now(&caller, definition).await }).await.map_err(|_| Error::Gone)?
+    }
+
+    async fn revive_now(&self, caller: &Caller, mut definition: Definition) -> Result<Session, Error> {
         let variables = self.parts.store.variables(&definition.handle);
+        definition.cell = definition.cell.max(self.newest_cell(&definition).await);
         let options = OpenOptions {
             name: Some(definition.name.clone()),
             python: definition.python.clone(),
@@ -140,13 +152,21 @@ impl Sessions {
                 return Err(error);
             }
         };
+        let mut notes = vec!["the session was started again".to_owned()];
+        let mut restored = None;
         if variables.exists() {
-            let mut notes = vec!["the session was started again, its daemon had been stopped".to_owned()];
-            match session.restore_from(&variables).await {
-                Ok(restored) => notes.extend(restored.notes()),
-                Err(error) => notes.push(format!("its variables could not be restored: {error}")),
-            }
-            session.note(notes).await;
+            restored = Some(session.restore_from(&variables).await);
+        }
+        match &restored {
+            Some(Ok(restored)) => notes.extend(restored.notes()),
+            // The file stays: the next daemon, or the next time, may have more luck.
+            Some(Err(error)) => notes.push(format!("its variables could not be restored: {}", error.message())),
+            None if definition.cell > 0 => notes.push("the variables it had were not saved".to_owned()),
+            None => {}
+        }
+        session.note(notes).await;
+        if matches!(restored, Some(Err(_))) {
+            return Ok(session);
         }
         let store = self.parts.store.clone();
         let _saved = tokio::task::spawn_blocking(move || {
@@ -161,6 +181,22 @@ impl Sessions {
         Ok(session)
     }
 
+    /// What the journal knows of a session whose daemon could not write it down.
+    async fn newest_cell(&self, definition: &Definition) -> u64 {
+        const LOOKED_AT: usize = 200;
+        let events = self
+            .parts
+            .journal
+            .history(&definition.owner, &definition.handle, None, LOOKED_AT)
+            .await
+            .unwrap_or_default();
+        let cells = events.iter().filter_map(|event| match event.kind {
+            EventKind::CellStarted { cell, .. } => Some(cell),
+            _ => None,
+        });
+        cells.max().unwrap_or(0)
+    }
+
     fn forget_stopped(&self, handle: &str) {
         self.stopped.lock().expect("no panic while locked").retain(|definition| definition.handle != handle);
     }
@@ -173,6 +209,13 @@ impl Sessions {
 
     /// Ends a session and everything below it. A kept one stays listed, unless it is to be forgotten.
     pub async fn close(&self, caller: &Caller, target: &str, forget: bool) -> Result<String, Error> {
+        let me = self.me.upgrade().ok_or(Error::Gone)?;
+        let (caller, target) = (caller.clone(), target.to_owned());
+        // As a whole, also when the one who asked has gone.
+        tokio::spawn(async move { me.close_now(&caller, &target, forget).await }).await.map_err(|_| Error::Gone)?
+    }
+
+    async fn close_now(&self, caller: &Caller, target: &str, forget: bool) -> Result<String, Error> {
         match self.find(caller, target) {
             Ok(session) => {
                 session.keep_files(session.info.definition.keep && !forget);
@@ -216,7 +259,7 @@ impl Sessions {
 
     /// Saves the variables of a session under an id of its own.
     pub async fn save(&self, session: &Session) -> Result<SaveReport, Error> {
-        let id = format!("{}-{}-{}", session.info.name, session.info.handle, session.status().cell);
+        let id = save_id(session);
         let store = self.parts.store.clone();
         let path = store.save(&id).ok_or_else(|| Error::BadName(id.clone()))?;
         let pending = Pending::new(&path).map_err(Error::Store)?;
@@ -245,16 +288,22 @@ impl Sessions {
 
     /// A new process, into which what can be saved of the old one's variables is restored.
     pub async fn restart_keeping(&self, session: &Session) -> Result<Vec<String>, Error> {
-        let path = self.parts.store.variables(&session.info.handle);
+        let id = save_id(session);
+        let path = self.parts.store.save(&id).ok_or_else(|| Error::BadName(id.clone()))?;
         let pending = Pending::new(&path).map_err(Error::Store)?;
         session.save_to(&pending, SAVE_TIMEOUT).await?;
         let file = pending.descriptor().map_err(Error::Store)?;
         rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).map_err(|error| Error::Store(error.into()))?;
         session.restart(RestartMode::Restart).await?;
         let question = task::Question { op: Op::Restore, blob: Vec::new(), file: Some(file), limit: RESTORE_TIMEOUT };
-        let answer = session.send(|answer| Command::Ask { question, answer }).await??;
-        let restored: Restored = serde_json::from_value(answer).unwrap_or_default();
-        Ok(restored.notes())
+        match session.send(|answer| Command::Ask { question, answer }).await.and_then(|answer| answer) {
+            Ok(answer) => Ok(serde_json::from_value::<Restored>(answer).unwrap_or_default().notes()),
+            Err(error) => {
+                pending.keep().map_err(Error::Store)?;
+                let lost = format!("the variables could not be restored: {}", error.message());
+                Ok(vec![lost, format!("they are in the save {id}; open_session(restore=…) tries again")])
+            }
+        }
     }
 
     /// The daemon is leaving: idle sessions are saved, so that its successor can bring them back.
@@ -268,7 +317,9 @@ impl Sessions {
 
     async fn save_for_later(&self, session: &Session) {
         let status = session.status();
-        let has_run = status.executions > 0 && status.state == State::Idle && session.info.ttl > super::FRESH_TTL;
+        // A session that nobody named was for one call.
+        let is_fresh = session.info.name == session.info.handle;
+        let has_run = session.holds() && status.state == State::Idle && !is_fresh;
         let store = self.parts.store.clone();
         let mut keep = session.info.definition.keep;
         if has_run && let Ok(pending) = Pending::new(&store.variables(&session.info.handle)) {
@@ -296,6 +347,10 @@ impl Sessions {
             }
         }
     }
+}
+
+fn save_id(session: &Session) -> String {
+    format!("{}-{}-{}", session.info.name, session.info.handle, session.status().cell)
 }
 
 /// In words that are the same in the next daemon; none for callers that have no default.

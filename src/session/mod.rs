@@ -204,6 +204,8 @@ struct Live {
     rss_mb: Option<f64>,
     checkpoints: Vec<u64>,
     checkpoint_skipped: Option<String>,
+    /// There is something in it that its end would lose.
+    holds: bool,
     opened: Instant,
     executions: u64,
     total_time: Duration,
@@ -222,6 +224,7 @@ impl Live {
             rss_mb: None,
             checkpoints: Vec::new(),
             checkpoint_skipped: None,
+            holds: false,
             opened: Instant::now(),
             executions: 0,
             total_time: Duration::ZERO,
@@ -306,6 +309,8 @@ struct Ending {
     reason: std::sync::OnceLock<String>,
     closing: CancellationToken,
     closed: CancellationToken,
+    /// Wakes a task that waits for an answer of its worker, when somebody interrupts.
+    hurry: tokio::sync::Notify,
     /// Its own directory stays, because it is going to come back.
     keeps_files: AtomicBool,
 }
@@ -390,6 +395,7 @@ impl Session {
     /// Interrupts the given job, or whatever runs, and waits until it has ended.
     pub async fn interrupt(&self, job: Option<&str>) -> Result<Interrupted, Error> {
         let job = job.map(str::to_owned);
+        self.ending.hurry.notify_waiters();
         let interrupted = self.send(|answer| Command::Interrupt { job, answer }).await?;
         let session = self.info.name.to_string();
         let Some(job) = interrupted else {
@@ -469,6 +475,11 @@ impl Session {
             responsiveness_ms: None,
             keep: self.info.definition.keep,
         }
+    }
+
+    /// Whether there is anything in it that its end would lose.
+    fn holds(&self) -> bool {
+        self.live.lock().expect("no panic while locked").holds
     }
 
     /// The status, and how long the worker takes to answer; nothing if it does not.

@@ -121,8 +121,11 @@ impl Report {
     pub fn new(job: &Job, execution: Option<&Execution>, max_chars: usize) -> Self {
         let share = max_chars / 3;
         let mut truncated = false;
+        // Each has a third of the room, and what the others leave of theirs.
+        let printed = job.capture.snapshot(share, None).merged.text.chars().count();
+        let room = max_chars.saturating_sub(printed).max(share);
         let mut shorten = |text: &str| {
-            let (text, cut) = cut_middle(text, share);
+            let (text, cut) = cut_middle(text, room);
             truncated |= cut;
             text
         };

@@ -10,6 +10,7 @@ use std::{
     io::{self, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
     time::{Duration, SystemTime},
 };
 
@@ -147,11 +148,22 @@ impl Store {
         let mut definitions = Vec::new();
         for entry in fs::read_dir(&self.sessions).into_iter().flatten().flatten() {
             let path = entry.path();
+            if path.extension().is_some_and(|extension| extension == "new") {
+                // Of a daemon that was killed while it wrote.
+                let _gone = fs::remove_file(&path);
+                continue;
+            }
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
             let read = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Definition>(&text).ok());
-            let Some(definition) = read.filter(|definition| is_id(&definition.handle)) else {
+            let is_sound = |definition: &Definition| {
+                is_id(&definition.handle)
+                    && is_id(&definition.name)
+                    && definition.cell < u64::MAX / 2
+                    && path.file_stem().is_some_and(|stem| *stem == *definition.handle)
+            };
+            let Some(definition) = read.filter(is_sound) else {
                 tracing::warn!(path = %path.display(), "a saved session could not be read");
                 continue;
             };
@@ -218,9 +230,8 @@ pub struct Pending {
 
 impl Pending {
     pub fn new(path: &Path) -> io::Result<Self> {
-        let temporary = path.with_extension("new");
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        let temporary = temporary_beside(path);
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&temporary)?;
         Ok(Self { file, temporary, path: path.to_owned() })
     }
 
@@ -244,12 +255,18 @@ impl Drop for Pending {
 }
 
 fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
-    let temporary = path.with_extension("new");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    let temporary = temporary_beside(path);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
     file.write_all(text)?;
     file.sync_all()?;
     fs::rename(&temporary, path)?;
     sync_parent(path)
+}
+
+/// A name of its own, because two may be saved at once.
+fn temporary_beside(path: &Path) -> PathBuf {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    path.with_extension(format!("{}-{}.new", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed)))
 }
 
 fn sync_parent(path: &Path) -> io::Result<()> {

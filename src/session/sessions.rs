@@ -41,12 +41,14 @@ struct ClosedSession {
     reason: String,
 }
 
-type DefaultSlot = Arc<tokio::sync::Mutex<Option<Arc<str>>>>;
+pub(super) type DefaultSlot = Arc<tokio::sync::Mutex<Option<Arc<str>>>>;
 
 /// All sessions of the daemon.
 #[derive(Debug)]
 pub struct Sessions {
     pub parts: Arc<Parts>,
+    /// For work that goes on when the one who asked for it has gone.
+    pub(super) me: Weak<Self>,
     pub(super) registry: Mutex<Registry>,
     pub(super) defaults: Mutex<HashMap<(Arc<str>, DefaultSession), DefaultSlot>>,
     /// Sessions that have no process and can be started by using them.
@@ -60,7 +62,8 @@ impl Sessions {
         let stopped = keeping::load(&parts);
         keeping::remove_left_directories(&parts, &stopped);
         parts.packages.sweep(|handle| stopped.iter().any(|definition| definition.handle == handle));
-        let sessions = Arc::new(Self {
+        let sessions = Arc::new_cyclic(|me| Self {
+            me: me.clone(),
             stopped: Mutex::new(stopped),
             parts,
             registry: Mutex::default(),
@@ -127,8 +130,7 @@ impl Sessions {
         {
             return Ok(session);
         }
-        let key = (caller.owner.clone(), caller.default_session.clone());
-        let slot = self.defaults.lock().expect("no panic while locked").entry(key).or_default().clone();
+        let slot = self.default_slot(caller);
         let mut slot = slot.lock().await;
         self.forget_lost();
         if let Some(handle) = &*slot
@@ -136,19 +138,35 @@ impl Sessions {
         {
             return Ok(session.clone());
         }
-        let session = if let Some(session) = self.stopped_default(caller).await? {
+        let before = self.stopped_default(caller).await;
+        let session = if let Ok(Some(session)) = before {
             session
         } else {
             let name = match caller.default_session {
+                DefaultSession::Main if before.is_err() => self.unused_name(caller, "main"),
                 DefaultSession::Main => "main".to_owned(),
                 _ => self.free_name(caller),
             };
             let options = OpenOptions { name: Some(name), ..OpenOptions::default() };
             let default_of = keeping::default_key(&caller.default_session);
-            self.open_as(caller, options, Opening { again: None, default_of }).await?
+            let session = self.open_as(caller, options, Opening { again: None, default_of }).await?;
+            if let Err(error) = before {
+                let note = format!(
+                    "the session you had could not be started again, and this is another: {}; \
+                     close_session(forget=true) removes the one that list_targets shows as stopped",
+                    error.message()
+                );
+                session.note(vec![note]).await;
+            }
+            session
         };
         *slot = Some(session.info.handle.clone());
         Ok(session)
+    }
+
+    pub(super) fn default_slot(&self, caller: &Caller) -> DefaultSlot {
+        let key = (caller.owner.clone(), caller.default_session.clone());
+        self.defaults.lock().expect("no panic while locked").entry(key).or_default().clone()
     }
 
     /// The default session of somebody else, if it is open: what `pylair exec` beside an agent looks for.
@@ -177,13 +195,9 @@ impl Sessions {
             Some(sandbox) => sandbox.parse().map_err(|error| Error::BadArgument(format!("{error}")))?,
             None => Profile::Open,
         };
-        let home = caller.env.get("HOME").map(PathBuf::from);
-        let cwd = match (&options.cwd, &caller.cwd) {
-            (Some(cwd), Some(base)) => base.join(cwd),
-            (Some(cwd), None) => cwd.clone(),
-            (None, Some(base)) => base.clone(),
-            (None, None) => home.unwrap_or_else(|| PathBuf::from("/")),
-        };
+        let again = opening.again.as_ref();
+        let handle: Arc<str> = again.map_or_else(new_handle, |definition| definition.handle.clone()).into();
+        let (cwd, own) = self.place_for(caller, options.cwd.as_ref(), profile, &handle).await?;
         if !cwd.is_dir() {
             return Err(Error::NotADirectory(cwd));
         }
@@ -206,8 +220,6 @@ impl Sessions {
             .resolve(options.python.as_deref(), self.parts.python.as_deref(), &cwd, &env)
             .await?;
         let base = self.base_of(&interpreter, &cwd, &lookup).await;
-        let again = opening.again.as_ref();
-        let handle: Arc<str> = again.map_or_else(new_handle, |definition| definition.handle.clone()).into();
         let name: Arc<str> = match options.name {
             Some(name) => name.into(),
             None if caller.default_session == DefaultSession::Fresh => handle.clone(),
@@ -215,7 +227,14 @@ impl Sessions {
         };
         let reservation = self.reserve(caller, &name)?;
         let ttl = if name == handle { FRESH_TTL.min(self.parts.session_ttl) } else { self.parts.session_ttl };
-        let (workspace, directory) = self.workspace_for(profile, &handle, &cwd).await?;
+        let (workspace, directory) = match own {
+            Some(own) => own,
+            None if profile.is_confined() => {
+                let (workspace, directory) = self.make_directory(&handle, confine::new_outer_id()).await?;
+                (workspace, Some(directory))
+            }
+            None => (Workspace::open(&cwd), None),
+        };
         let opened_at = Timestamp::now();
         let definition = saved::Definition {
             handle: handle.to_string(),
@@ -325,20 +344,38 @@ impl Sessions {
     }
 
     /// Where the files of a new session are: in its working directory, or in one of its own when it is confined.
-    async fn workspace_for(
+    /// Where a session works, and the directory that was made for it if the caller is nowhere, as over HTTP.
+    async fn place_for(
         &self,
+        caller: &Caller,
+        cwd: Option<&PathBuf>,
         profile: Profile,
         handle: &Arc<str>,
-        cwd: &std::path::Path,
-    ) -> Result<(Workspace, Option<Arc<OwnDirectory>>), Error> {
-        if !profile.is_confined() {
-            return Ok((Workspace::open(cwd), None));
-        }
+    ) -> Result<(PathBuf, Option<(Workspace, Option<Arc<OwnDirectory>>)>), Error> {
+        Ok(match (cwd, &caller.cwd) {
+            (Some(cwd), Some(base)) => (base.join(cwd), None),
+            (Some(cwd), None) => (cwd.clone(), None),
+            (None, Some(base)) => (base.clone(), None),
+            (None, None) if profile.is_confined() => (PathBuf::from("/"), None),
+            (None, None) => {
+                let (workspace, directory) = self.make_directory(handle, None).await?;
+                let path = workspace.path.clone();
+                (path.clone(), Some((Workspace { seen_as: path, ..workspace }, Some(directory))))
+            }
+        })
+    }
+
+    /// A directory for one session, owned by `outer_id` if that is somebody else.
+    async fn make_directory(
+        &self,
+        handle: &Arc<str>,
+        outer_id: Option<u32>,
+    ) -> Result<(Workspace, Arc<OwnDirectory>), Error> {
         let (workspaces, handle) = (self.parts.workspaces.clone(), handle.clone());
         let seen_as = std::path::Path::new(confine::WORKSPACE);
-        let made = tokio::task::spawn_blocking(move || workspaces.make(&handle, seen_as, confine::new_outer_id()));
+        let made = tokio::task::spawn_blocking(move || workspaces.make(&handle, seen_as, outer_id));
         let made = made.await.map_err(std::io::Error::other).and_then(|made| made).map_err(Error::Workspace)?;
-        Ok((made.0, Some(Arc::new(made.1))))
+        Ok((made.0, Arc::new(made.1)))
     }
 
     /// The base interpreter of a venv, if a session of the venv can be made from it exactly.
@@ -490,6 +527,10 @@ async fn close_idle(sessions: Weak<Sessions>) {
             registry.open.values().filter(is_expired).cloned().collect()
         };
         for session in expired {
+            if session.idle_for().is_none_or(|idle| idle <= session.info.ttl) {
+                // Somebody used it meanwhile.
+                continue;
+            }
             let reason = format!("nobody used it for {} s", session.info.ttl.as_secs());
             sessions.end(&session, &reason).await;
             sessions.put_away(&session, false).await;

@@ -65,7 +65,7 @@ fn a_daemon_killed_mid_call_is_told_and_the_next_call_works() {
     assert_eq!(report["result"], "False");
     let told = "the pylair daemon died and a new one was started: all sessions and their variables are gone";
     assert_eq!(report["notes"], json!([told]));
-    assert_eq!(client.execute("1")["notes"], json!([]), "it is told once");
+    assert!(!client.execute("1")["notes"].to_string().contains("daemon"), "it is told once");
     for process in processes.iter().filter(|process| process.pid != client.pid()) {
         process.assert_ends();
     }

@@ -129,6 +129,47 @@ fn an_idle_session_survives_the_daemon() {
 }
 
 #[test]
+fn a_session_that_came_back_and_was_only_looked_at_comes_back_again() {
+    let home = Home::new();
+    let mut client = home.initialized_client();
+    client.execute("x = 41");
+    for _ in 0..2 {
+        assert!(home.run(&["stop"]).status.success());
+        assert_eq!(client.data("inspect", &json!({"path": "x"}))["preview"], "41");
+    }
+    assert_eq!(client.execute("x + 1")["result"], "42");
+}
+
+#[test]
+fn what_was_restored_is_neither_undone_nor_lost_by_a_crash() {
+    on_newest_python(async |core| {
+        let session = core.session().await;
+        session.value("x = 41").await;
+        core.daemon.sessions.restart_keeping(&session.session).await.expect("it restarts");
+        core.wait_for_checkpoint(&session, 0).await;
+        session.value("y = 1").await;
+        assert_eq!(session.session.undo(None).await.expect("to what was restored").cell, 0);
+        assert_eq!(session.value("x").await, "41");
+        assert_eq!(session.run("import os\nos._exit(1)").await.outcome, pylair::session::Outcome::Died);
+        assert_eq!(session.value("x").await, "41");
+    });
+}
+
+#[test]
+fn two_saves_at_once_are_both_whole() {
+    on_newest_python(async |core| {
+        let session = core.session().await;
+        session.value("x = list(range(10000))").await;
+        let sessions = &core.daemon.sessions;
+        let (one, other) = tokio::join!(sessions.save(&session.session), sessions.save(&session.session));
+        assert_eq!(one.expect("it is saved").save, other.expect("it is saved").save);
+        let name = session.session.info.name.to_string();
+        let again = core.open_session(OpenOptions { restore: Some(name), ..OpenOptions::default() }).await;
+        assert_eq!(again.expect("it opens").value("len(x)").await, "10000");
+    });
+}
+
+#[test]
 fn a_busy_session_does_not_survive_and_that_is_said() {
     let home = Home::new();
     let mut client = home.initialized_client();

@@ -83,6 +83,54 @@ fn a_crash_rolls_back_and_undo_still_knows_its_way() {
 }
 
 #[test]
+fn going_back_keeps_the_place_so_that_two_crashes_in_a_row_lose_no_more_than_one() {
+    on_each_python(async |core| {
+        let session = core.session().await;
+        run_with_checkpoints(core, &session, &["x = 1", "x = 2"]).await;
+        for _ in 0..3 {
+            assert_eq!(session.run(&format!("x = 3\n{DIE}")).await.outcome, Outcome::Died);
+        }
+        assert_eq!(session.value("x").await, "2");
+        assert_eq!(session.session.undo(Some(1)).await.expect("it is still there").cell, 1);
+    });
+}
+
+/// The frozen copies of a session, oldest first: what is below its keeper, sleeps, and is not the worker.
+fn frozen_copies(session: &TestSession) -> Vec<i32> {
+    let worker = session.pid();
+    let of_worker = |pid: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let fields: Vec<_> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
+        fields.get(1).and_then(|parent| parent.parse::<i32>().ok()) == Some(worker)
+    };
+    let entries = std::fs::read_dir("/proc").expect("there is one").flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut copies: Vec<i32> = pids.filter(of_worker).collect();
+    copies.sort_unstable();
+    copies
+}
+
+#[test]
+fn a_copy_that_was_killed_is_no_place_to_go_and_costs_nothing() {
+    on_newest_python(async |core| {
+        let session = core.session().await;
+        run_with_checkpoints(core, &session, &["x = 1", "x = 2", "x = 3"]).await;
+        let copies = frozen_copies(&session);
+        assert_eq!(copies.len(), 3, "{copies:?}");
+        crate::support::kill(copies[1], rustix::process::Signal::KILL);
+        crate::support::Watched::new(copies[1]).assert_ends();
+        let refused = session.session.undo(None).await.expect_err("the copy of cell 2 is dead");
+        assert_eq!(refused.kind(), "no_checkpoint");
+        assert_eq!(session.value("x").await, "3", "the session is untouched");
+        let copies = frozen_copies(&session);
+        crate::support::kill(*copies.last().expect("the newest"), rustix::process::Signal::KILL);
+        crate::support::Watched::new(*copies.last().expect("the newest")).assert_ends();
+        assert_eq!(session.run(DIE).await.outcome, Outcome::Died);
+        assert_ne!(session.run("x").await.outcome, Outcome::Raised, "an older copy serves");
+    });
+}
+
+#[test]
 fn a_branch_has_the_variables_and_a_life_of_its_own() {
     on_each_python(async |core| {
         let session = core.session().await;

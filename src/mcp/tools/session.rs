@@ -65,7 +65,7 @@ pub async fn execute(call: Call<'_>) -> Result<CallToolResult, ToolError> {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunFileArgs {
-    /// A Python file, relative to your working directory
+    /// A Python file, relative to the session's working directory
     path: PathBuf,
     /// What it finds in sys.argv[1:]
     args: Option<Vec<String>>,
@@ -77,8 +77,8 @@ pub struct RunFileArgs {
 pub async fn run_file(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: RunFileArgs = parse(&call)?;
     let session = call.daemon.sessions.target(&call.caller, args.target.as_deref()).await?;
-    let base = call.caller.cwd.as_ref().filter(|_| !session.info.profile.is_confined()).unwrap_or(&session.info.cwd);
-    let work = Work::File { file: base.join(args.path), args: args.args.unwrap_or_default() };
+    let file = session.workspace().seen_as.join(args.path);
+    let work = Work::File { file, args: args.args.unwrap_or_default() };
     run(&call, &session, work, args.wait_s, args.timeout_s).await
 }
 
@@ -253,6 +253,10 @@ async fn wait_and_report(
             tell(&daemon, &job, execution.as_deref(), None, (max_chars, form)).await
         };
         call.become_task(call.daemon.tasks.of_job(session.clone(), job.clone(), render));
+        return Ok(CallToolResult::success(Vec::new()));
+    }
+    if let Some(refusal) = execution.as_ref().and_then(|execution| execution.refused.clone()) {
+        return Err(core::Error::Refused(refusal).into());
     }
     Ok(tell(call.daemon, job, execution.as_deref(), call.take_note(), (max_chars, form)).await)
 }

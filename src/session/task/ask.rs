@@ -101,7 +101,12 @@ impl Task {
         if let Some(file) = &question.file {
             link.pass_file(file)?;
         }
-        Ok(link.request(question.op.clone(), &question.blob).await?)
+        let asked = link.request(question.op.clone(), &question.blob).await;
+        if asked.is_err() {
+            // It may hold half a request and is of no use any more; its end is the next event.
+            link.kill();
+        }
+        Ok(asked?)
     }
 
     fn peek(&mut self, op: &Op, answer: Answer) {
@@ -128,6 +133,25 @@ impl Task {
         }
     }
 
+    /// The worker is gone, and with it the answers to what it was asked.
+    pub(super) fn answer_nobody(&mut self) {
+        let purpose = self.asking.take().map(|asking| asking.purpose);
+        if let Some(Purpose::Question { answer, .. }) = purpose {
+            let _unheard = answer.send(Err(Error::DiedAsked));
+        }
+        for peek in self.peeks.drain(..) {
+            let _unheard = peek.answer.send(Err(Error::DiedAsked));
+        }
+    }
+
+    /// Somebody wants what is being asked to end.
+    pub(super) fn interrupt_question(&mut self) {
+        let is_question = self.asking.as_ref().is_some_and(|asking| matches!(asking.purpose, Purpose::Question { .. }));
+        if let Some(link) = self.link.as_ref().filter(|_| is_question) {
+            link.nudge();
+        }
+    }
+
     pub(super) async fn on_answer(&mut self, reply: Reply, blob: &[u8]) {
         self.drain_output();
         let Some(asking) = self.asking.take() else { return };
@@ -147,8 +171,16 @@ impl Task {
         if let Some(message) = reply.refused {
             return Err(Error::Refused(Refusal { message, kind: reply.kind, hint: reply.hint }));
         }
-        if matches!(op, Op::Site { .. }) {
-            self.remember_site(op);
+        match op {
+            Op::Site { .. } => self.remember_site(op),
+            Op::Restore => {
+                self.start_holds = true;
+                self.show_holding();
+                // The one of an empty start is no place to go back to.
+                self.drop_checkpoints();
+                self.plan_checkpoint();
+            }
+            _ => {}
         }
         if blob.is_empty() {
             return Ok(serde_json::Value::Null);
@@ -185,8 +217,7 @@ impl Task {
                 } else {
                     "the worker hung while it looked something up and was killed"
                 };
-                // Whoever asked learns it by the end of the channel.
-                self.asking = None;
+                self.answer_nobody();
                 self.kill_and_recover(reason).await;
                 return;
             }

@@ -13,7 +13,7 @@ use crate::{
     output::{Cursor, Outputs, Stream},
     packages,
     probe::{
-        link::Link,
+        link::{Link, Refusal},
         wire::{CellOutcome, Raised, Reply},
     },
     session::{
@@ -27,6 +27,8 @@ use crate::{
 const MAX_JOURNAL_OUTPUT_BYTES: usize = 64 << 10;
 /// Results are shown in a third of the longest answer; more is not kept.
 const MAX_RESULT_CHARS: usize = 350_000;
+/// A third of what is shown by default.
+const MAX_RESULT_SHOWN_BYTES: usize = 8000;
 const KEPT_NOTE: &str = "what the cell had done until then was kept";
 const MAX_DISPLAY_PARTS: usize = 100;
 
@@ -63,7 +65,8 @@ impl Task {
         } else if self.sites_due {
             self.tell_sites().await;
         }
-        self.checkpoint_due = None;
+        self.skip_checkpoint();
+        self.idle_deaths = 0;
         // What is in the pipes by now was printed before this cell.
         self.drain_output();
         self.cell += 1;
@@ -164,21 +167,21 @@ impl Task {
         let Some(running) = &self.running else { return };
         let job = running.job.clone();
         let blob = bytes::Bytes::from(blob);
-        let mut offset = 0;
+        let mut offset = 0_usize;
         let value = job.shown().len() + 1;
         for part in reply.parts {
-            let end = offset + part.bytes;
+            let end = offset.checked_add(part.bytes).filter(|end| *end <= blob.len());
             let index = job.shown().len() + 1;
-            if end > blob.len() || index > MAX_DISPLAY_PARTS {
-                self.pending_notes.push("not every rich value the cell showed was kept".to_owned());
+            let Some(end) = end.filter(|_| index <= MAX_DISPLAY_PARTS) else {
+                self.remember(["not every rich value the cell showed was kept".to_owned()]);
                 return;
-            }
+            };
             let bytes = blob.slice(offset..end);
             offset = end;
             let (outputs, id, mime) = (self.parts.outputs.clone(), job.id.clone(), part.mime.clone());
             let kept = tokio::task::spawn_blocking(move || outputs.keep_part(&id, index, &mime, &bytes)).await;
             if !matches!(kept, Ok(Ok(()))) {
-                self.pending_notes.push(format!("a {} could not be kept on disk", part.mime));
+                self.remember([format!("a display ({}) could not be kept on disk", part.mime)]);
                 continue;
             }
             let shown =
@@ -189,6 +192,18 @@ impl Task {
                 EventKind::Display { cell: job.cell, value, mime: shown.mime.clone(), resource: shown.uri(&job.id) },
             );
             job.show(shown);
+        }
+    }
+
+    /// Keeps a result that is too long to be shown whole where the rest of it can be read.
+    async fn keep_result(&mut self, job: &Arc<Job>, whole: &str) {
+        let index = job.shown().len() + 1;
+        let (outputs, id, text) = (self.parts.outputs.clone(), job.id.clone(), whole.to_owned());
+        let kept =
+            tokio::task::spawn_blocking(move || outputs.keep_part(&id, index, "text/plain", text.as_bytes())).await;
+        if matches!(kept, Ok(Ok(()))) {
+            let (mime, title) = ("text/plain".to_owned(), Some("the whole result".to_owned()));
+            job.show(Shown { index, mime, bytes: whole.len(), inline: false, title });
         }
     }
 
@@ -219,9 +234,10 @@ impl Task {
             notes.push("only the first 100 variable names of each kind are listed".to_owned());
         }
         let mut error = reply.error;
-        if let Some(refused) = reply.refused {
-            error =
-                Some(Raised { kind: "pylair".to_owned(), message: refused.clone(), traceback: refused, line: None });
+        let refused = reply.refused.map(|message| Refusal { message, kind: reply.kind, hint: reply.hint });
+        if let Some(refusal) = &refused {
+            let message = refusal.message.clone();
+            error = Some(Raised { kind: "pylair".to_owned(), traceback: message.clone(), message, line: None });
         }
         if let Some(ladder) = &running.ladder {
             notes.extend(stop_notes(outcome, ladder, &running));
@@ -229,6 +245,9 @@ impl Task {
         let auto_install = self.info.environment.auto_install();
         notes.extend(error.as_ref().and_then(|error| packages::hint_for(error, auto_install)));
         let whole = if blob.is_empty() { reply.result } else { Some(String::from_utf8_lossy(&blob).into_owned()) };
+        if let Some(whole) = whole.as_ref().filter(|whole| whole.len() > MAX_RESULT_SHOWN_BYTES) {
+            self.keep_result(&running.job, whole).await;
+        }
         let mut result_chars = reply.result_chars;
         let result = whole.map(|whole| {
             let (result, was_cut) = cut_middle(&whole, MAX_RESULT_CHARS);
@@ -247,9 +266,13 @@ impl Task {
             cpu: Duration::from_micros(reply.cpu_us),
             rss_mb: self.link.as_ref().and_then(Link::resident_mb),
             files: reply.files,
+            refused,
             notes,
         };
-        self.grow(running.job.cell);
+        // One that was refused did nothing that could be undone.
+        if execution.refused.is_none() {
+            self.grow(running.job.cell);
+        }
         if outcome == Outcome::TimedOut {
             match (running.on_timeout, self.checkpoints.last()) {
                 (OnTimeout::Rollback, Some(_)) => {

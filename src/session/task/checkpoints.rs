@@ -15,7 +15,7 @@ use crate::{
     files::OwnDirectory,
     journal::EventKind,
     probe::{
-        link::Link,
+        link::{self, Link},
         wire::{Op, Reply},
     },
     session::{Undone, notes},
@@ -42,6 +42,7 @@ pub(in crate::session) struct Branched {
     pub(super) cell: u64,
     pub(super) lineage: Vec<u64>,
     pub(super) sites: Vec<Op>,
+    pub(super) start_holds: bool,
     pub(super) directory: Option<Arc<OwnDirectory>>,
     pub(in crate::session) notes: Vec<String>,
 }
@@ -64,6 +65,7 @@ impl Task {
         if self.lineage.len() > MAX_LINEAGE {
             self.lineage.remove(0);
         }
+        self.show_holding();
     }
 
     /// The cells after whose ends there are checkpoints.
@@ -124,6 +126,27 @@ impl Task {
         self.parts.journal.record(owner, handle, EventKind::CheckpointSkipped { cell, reason });
     }
 
+    fn no_checkpoint(&self, cell: u64) -> Error {
+        let skipped = self.live.lock().expect("no panic while locked").checkpoint_skipped.clone();
+        Error::NoCheckpoint { cell, there: self.checkpointed(), skipped }
+    }
+
+    /// A cell begins before the checkpoint of the state it begins in was made.
+    pub(super) fn skip_checkpoint(&mut self) {
+        if self.checkpoint_due.take().is_none() || self.checkpoints_given_up {
+            return;
+        }
+        let cell = self.head();
+        if cell == 0 || self.checkpoints.last().is_some_and(|checkpoint| checkpoint.cell == cell) {
+            return;
+        }
+        let reason = "the next cell came at once".to_owned();
+        if self.live.lock().expect("no panic while locked").checkpoint_skipped.as_ref() != Some(&reason) {
+            self.remember([format!("no checkpoint was made after cell {cell}: {reason}")]);
+        }
+        self.show_checkpoints(Some(reason));
+    }
+
     pub(super) fn show_checkpoints(&self, skipped: Option<String>) {
         let mut live = self.live.lock().expect("no panic while locked");
         live.checkpoints = self.checkpointed();
@@ -160,14 +183,13 @@ impl Task {
         let notes =
             if let Some(checkpoint) = self.checkpoints.iter().find(|checkpoint| checkpoint.cell == target).cloned() {
                 self.go_back(&checkpoint, &reason, &[]).await?
-            } else if target == 0 {
+            } else if target == 0 && !self.start_holds {
                 let notes = self.start_over(&reason).await?;
                 let undone = EventKind::SessionRolledBack { checkpoint_cell: 0, reason };
                 self.parts.journal.record(&self.info.owner, &self.info.handle, undone);
                 notes
             } else {
-                let skipped = self.live.lock().expect("no panic while locked").checkpoint_skipped.clone();
-                return Err(Error::NoCheckpoint { cell: target, there: self.checkpointed(), skipped });
+                return Err(self.no_checkpoint(target));
             };
         self.plan_checkpoint();
         // What happened before belongs before it.
@@ -184,11 +206,18 @@ impl Task {
         lost: &[u64],
     ) -> Result<Vec<String>, Error> {
         let link = self.link.as_mut().ok_or(Error::Gone)?;
-        let restored = link.roll_back(&checkpoint.id).await?;
+        let rolled_back = link.roll_back(&checkpoint.id).await;
         let pid = link.pid();
+        // Younger copies held a future that was given up, and one that was killed is none.
+        self.checkpoints.retain(|other| link.holds_checkpoint(&other.id));
+        let restored = match rolled_back {
+            Err(link::Error::NoCheckpoint(_)) => {
+                self.show_checkpoints(None);
+                return Err(self.no_checkpoint(checkpoint.cell));
+            }
+            rolled_back => rolled_back?,
+        };
         self.drain_output();
-        // Younger copies held a future that was given up; this one has become the worker.
-        self.checkpoints.retain(|other| other.cell < checkpoint.cell);
         while self.lineage.last().is_some_and(|cell| *cell > checkpoint.cell) {
             self.lineage.pop();
         }
@@ -199,7 +228,9 @@ impl Task {
             &self.info.handle,
             EventKind::SessionRolledBack { checkpoint_cell: checkpoint.cell, reason: reason.to_owned() },
         );
+        self.show_holding();
         self.tell_sites().await;
+        self.plan_checkpoint();
         Ok(notes::rollback(checkpoint.cell, lost, &restored))
     }
 
@@ -241,8 +272,7 @@ impl Task {
             return Err(Error::NotInState { cell, cells: self.lineage.clone() });
         }
         if cell != self.head() {
-            let skipped = self.live.lock().expect("no panic while locked").checkpoint_skipped.clone();
-            return Err(Error::NoCheckpoint { cell, there: self.checkpointed(), skipped });
+            return Err(self.no_checkpoint(cell));
         }
         if self.link.is_none() {
             self.open_worker().await?;
@@ -274,6 +304,9 @@ impl Task {
             "files, databases and the network are shared with {}; processes it started stay with it",
             self.info.name
         )];
+        if let Some(running) = &self.running {
+            notes.push(format!("cell {} of {} was running and is not in it", running.job.cell, self.info.name));
+        }
         if !lost.is_empty() {
             notes.push(format!("not in the branch: {}", lost.join(", ")));
         }
@@ -282,6 +315,7 @@ impl Task {
             cell: self.cell,
             lineage,
             sites: self.sites.clone(),
+            start_holds: self.start_holds,
             directory: self.directory.clone(),
             notes,
         })
@@ -289,7 +323,7 @@ impl Task {
 
     /// In the task of a branch.
     pub(super) fn take_over(&mut self, branch: Branched) {
-        let Branched { link, cell, lineage, sites, directory, notes } = branch;
+        let Branched { link, cell, lineage, sites, start_holds, directory, notes } = branch;
         {
             let mut live = self.live.lock().expect("no panic while locked");
             live.pid = Some(link.pid());
@@ -299,6 +333,8 @@ impl Task {
         self.link = Some(link);
         self.cell = cell;
         self.lineage = lineage;
+        self.start_holds = start_holds;
+        self.show_holding();
         // It may be older than some of them.
         self.sites_due = !sites.is_empty();
         self.sites = sites;

@@ -25,6 +25,8 @@ use crate::{
 
 /// `start` runs the user's `site` and `.pth` files, which may be slow.
 const START_TIMEOUT: Duration = Duration::from_mins(1);
+/// A worker that dies more often than this without being asked for anything is not started again until it is.
+const MAX_IDLE_DEATHS: u32 = 3;
 const STARTUP_CODE_TIMEOUT: Duration = Duration::from_mins(5);
 
 impl Task {
@@ -89,6 +91,8 @@ impl Task {
         live.state = State::Idle;
         drop(live);
         self.lineage = vec![0];
+        self.start_holds = false;
+        self.show_holding();
         if info.startup.is_some() {
             self.plan_checkpoint();
         }
@@ -103,7 +107,6 @@ impl Task {
         let (reply, blob) = self.unless_failed(asked).await?;
         let answer = self.read_answer(Op::Restore, reply, &blob);
         let answer = self.unless_failed(answer).await?;
-        self.plan_checkpoint();
         Ok(serde_json::from_value(answer).unwrap_or_default())
     }
 
@@ -111,8 +114,12 @@ impl Task {
     pub(super) async fn tell_sites(&mut self) {
         self.sites_due = false;
         for site in self.sites.clone() {
-            if let Err(error) = self.ask_and_wait(site, &[], START_TIMEOUT).await {
-                self.pending_notes.push(format!("packages installed for this session cannot be imported: {error}"));
+            let error = match self.ask_and_wait(site, &[], START_TIMEOUT).await {
+                Ok((reply, _)) => reply.refused,
+                Err(error) => Some(error.to_string()),
+            };
+            if let Some(error) = error {
+                self.remember([format!("packages installed for this session cannot be imported: {error}")]);
             }
         }
     }
@@ -130,8 +137,7 @@ impl Task {
         }
         self.checkpoints.clear();
         self.show_checkpoints(None);
-        self.asking = None;
-        self.peeks.clear();
+        self.answer_nobody();
         self.checkpoint_due = None;
     }
 
@@ -175,9 +181,7 @@ impl Task {
     }
 
     pub(super) async fn on_death(&mut self, why: Option<String>) {
-        // Those who asked learn it by the end of their channels.
-        self.asking = None;
-        self.peeks.clear();
+        self.answer_nobody();
         self.checkpoint_due = None;
         let status = match &mut self.link {
             Some(link) => link.exit_status().await,
@@ -186,9 +190,17 @@ impl Task {
         self.drain_output();
         let Some(running) = self.running.take() else {
             let what = death_message(status, why.as_deref(), "");
+            self.idle_deaths += 1;
+            self.remember([format!("after cell {} {what}", self.cell)]);
+            if self.idle_deaths > MAX_IDLE_DEATHS {
+                self.close_link().await;
+                self.live.lock().expect("no panic while locked").state = State::Dead;
+                let note = "its worker ended again and again while nothing ran; the next call starts another";
+                self.remember([note.to_owned()]);
+                return;
+            }
             let notes = self.recover(&format!("between cells: {what}"), self.head() + 1).await;
-            self.pending_notes.push(format!("after cell {} {what}", self.cell));
-            self.pending_notes.extend(notes);
+            self.remember(notes);
             return;
         };
         let stderr = running.job.capture.snapshot(2000, None).stderr.text;
@@ -222,27 +234,30 @@ impl Task {
         });
         execution.rss_mb = self.link.as_ref().and_then(Link::resident_mb);
         self.finish(&running.job, execution);
-        // A worker that was only just started holds nothing worth keeping.
-        if self.lineage.len() > 1 {
-            self.plan_checkpoint();
-        }
     }
 
     /// Brings the session back: to its newest checkpoint, else to a new worker. Returns what the caller must know.
     pub(super) async fn recover(&mut self, reason: &str, before_cell: u64) -> Vec<String> {
-        if let Some(checkpoint) = self.checkpoints.last().cloned() {
+        // Newest first: a copy can have been killed too.
+        while let Some(checkpoint) = self.checkpoints.last().cloned() {
             let after = self.lineage.iter().copied().filter(|cell| *cell > checkpoint.cell && *cell < before_cell);
             let lost: Vec<_> = after.collect();
             match self.go_back(&checkpoint, reason, &lost).await {
                 Ok(notes) => return notes,
                 Err(error) => tracing::warn!(%error, session = %self.info.name, "a rollback failed"),
             }
+            self.checkpoints.retain(|other| other.id != checkpoint.id);
         }
-        let lost = self.lineage.len() > 1 && self.lineage.get(1).is_some_and(|first| *first < before_cell);
+        let lost = self.start_holds || self.lineage.get(1).is_some_and(|first| *first < before_cell);
         self.close_link().await;
         let mut notes = Vec::new();
         match self.open_worker().await {
             Ok(()) => {
+                self.parts.journal.record(
+                    &self.info.owner,
+                    &self.info.handle,
+                    EventKind::SessionRestarted { reason: reason.to_owned() },
+                );
                 notes.push(if lost {
                     "the session was restarted: all variables are gone".to_owned()
                 } else {
@@ -254,11 +269,6 @@ impl Task {
                 notes.push(format!("the session could not be restarted: {error}; the next call tries again"));
             }
         }
-        self.parts.journal.record(
-            &self.info.owner,
-            &self.info.handle,
-            EventKind::SessionRestarted { reason: reason.to_owned() },
-        );
         notes
     }
 
@@ -267,8 +277,8 @@ impl Task {
             link.kill();
         }
         let notes = self.recover(reason, self.head() + 1).await;
-        self.pending_notes.push(reason.to_owned());
-        self.pending_notes.extend(notes);
+        self.remember([reason.to_owned()]);
+        self.remember(notes);
     }
 
     /// A new worker in the place of an idle one.
@@ -315,6 +325,8 @@ impl Task {
         // The checkpoints there are hold what was just thrown away.
         self.drop_checkpoints();
         self.lineage = vec![0];
+        self.start_holds = false;
+        self.show_holding();
         self.parts.journal.record(&self.info.owner, &self.info.handle, EventKind::SessionCleared {});
         Ok(vec!["all variables are gone; imported modules stay loaded".to_owned()])
     }

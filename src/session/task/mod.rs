@@ -17,7 +17,11 @@ use std::{
 
 use tokio::sync::mpsc;
 
-use super::{Command, Ending, Error, Info, Live, Parts, RestartMode, Session, State, install::site_request, job::Late};
+use super::{
+    Command, Ending, Error, Info, Live, Parts, RestartMode, Session, State,
+    install::site_request,
+    job::{Execution, Late, Outcome},
+};
 use crate::{
     files::OwnDirectory,
     probe::{
@@ -59,6 +63,8 @@ pub(super) async fn start(info: Arc<Info>, parts: Arc<Parts>, seed: Seed) -> Res
         link: None,
         cell: 0,
         lineage: vec![0],
+        start_holds: false,
+        idle_deaths: 0,
         running: None,
         late: None,
         pending_notes: Vec::new(),
@@ -100,6 +106,10 @@ struct Task {
     cell: u64,
     /// The cells whose effects the worker holds, oldest first; 0 is its start.
     lineage: Vec<u64>,
+    /// Variables were restored at its start: starting anew would lose them.
+    start_holds: bool,
+    /// How often the worker died since a cell was last asked for.
+    idle_deaths: u32,
     running: Option<Running>,
     late: Option<Late>,
     /// What the next caller must know.
@@ -142,11 +152,14 @@ impl Task {
                     None => std::future::pending().await,
                 }
             };
+            let ending = self.ending.clone();
+            let mut hurried = std::pin::pin!(ending.hurry.notified());
             // The link comes last: a worker that prints without end is always ready, and must not keep callers and clocks waiting.
             tokio::select! {
                 biased;
                 () = closing.cancelled() => break,
                 // While the worker makes a checkpoint or looks something up, a caller waits the millisecond it takes.
+                () = &mut hurried, if self.asking.is_some() => self.interrupt_question(),
                 command = commands.recv(), if self.asking.is_none() => match command {
                     Some(command) => self.on_command(command).await,
                     None => break,
@@ -177,6 +190,7 @@ impl Task {
     }
 
     async fn on_command(&mut self, command: Command) {
+        self.note_use(&command);
         match command {
             Command::Execute { work, timeout, on_timeout, client, notes, answer } => {
                 let result = self.begin(work, timeout, on_timeout, client).await;
@@ -212,6 +226,35 @@ impl Task {
                 let _unheard = answer.send(());
             }
         }
+    }
+
+    /// A session that is looked at, or gone back in, is in use; one whose status is asked for is not.
+    fn note_use(&self, command: &Command) {
+        let is_use = match command {
+            Command::Ask { question, .. } => !matches!(question.op, Op::Ping),
+            Command::Undo { .. } | Command::Branch { .. } | Command::Restart { .. } => true,
+            _ => false,
+        };
+        if is_use {
+            let mut live = self.live.lock().expect("no panic while locked");
+            live.last_used = Instant::now();
+            live.last_used_at = jiff::Timestamp::now();
+        }
+    }
+
+    /// What the next caller must know. A worker that dies again and again must not fill memory with it.
+    fn remember(&mut self, notes: impl IntoIterator<Item = String>) {
+        const MOST: usize = 40;
+        for note in notes {
+            if !self.pending_notes.contains(&note) && self.pending_notes.len() < MOST {
+                self.pending_notes.push(note);
+            }
+        }
+    }
+
+    /// Tells others whether there is anything in the session that its end would lose.
+    fn show_holding(&self) {
+        self.live.lock().expect("no panic while locked").holds = self.start_holds || self.lineage.len() > 1;
     }
 
     async fn on_timer(&mut self) {
@@ -253,6 +296,17 @@ impl Task {
             }
             LinkEvent::Peeked(id, answer) => self.on_peeked(id, answer),
             LinkEvent::Died { why } => self.on_death(why).await,
+        }
+    }
+}
+
+impl Drop for Task {
+    /// Only a task that panicked has a cell then; whoever waits for it must not wait for ever.
+    fn drop(&mut self) {
+        if let Some(running) = self.running.take() {
+            let notes = vec!["pylair itself failed while this cell ran; see the daemon's log".to_owned()];
+            let execution = Execution::cut_short(Outcome::Died, running.job.started.elapsed(), notes);
+            running.job.finish(execution);
         }
     }
 }
