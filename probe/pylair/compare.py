@@ -83,7 +83,7 @@ class Comparison:
             return _sequence(one, other, path, waiting)
         if kind is dict:
             if len(one) != len(other):
-                return _at(path, f"{len(other)} items instead of {len(one)}")
+                return _at(path, f"{errors.count(len(other), 'item')} instead of {len(one)}")
             for (key, value), (other_key, other_value) in zip(one.items(), other.items()):
                 waiting.append((key, other_key, path + " key"))
                 waiting.append((value, other_value, f"{path}[{_label(key)}]"))
@@ -118,7 +118,7 @@ class Comparison:
 
     def _unordered(self, one: Any, other: Any, path: str) -> Difference | None:
         if len(one) != len(other):
-            return _at(path, f"{len(other)} items instead of {len(one)}")
+            return _at(path, f"{errors.count(len(other), 'item')} instead of {len(one)}")
         try:
             return None if set(map(_key, _items(one))) == set(map(_key, _items(other))) else _at(path, "other items")
         except TypeError:
@@ -199,7 +199,7 @@ def _plainly_differ(one: Any, other: Any) -> bool:
 
 def _sequence(one: Any, other: Any, path: str, waiting: list[Any]) -> Difference | None:
     if len(one) != len(other):
-        return _at(path, f"{len(other)} items instead of {len(one)}")
+        return _at(path, f"{errors.count(len(other), 'item')} instead of {len(one)}")
     kinds = set(map(type, one))
     if kinds <= _BY_EQUALITY:
         same = one == other and (len(kinds) < 2 or list(map(type, one)) == list(map(type, other))) and set(map(type, other)) == kinds

@@ -87,9 +87,11 @@ class Displays:
             _print(forms.text)
             return
         self._remember_figure(value)
-        text = errors.cut(forms.text, rich.MAX_TEXT_CHARS).encode("utf-8", "backslashreplace")
-        seen = any(part.inline for part in forms.parts)
-        self._send(forms.title, [*forms.parts, rich.Part("text/plain", text, inline=not seen)])
+        parts = forms.parts
+        if not any(part.inline for part in parts):
+            text = errors.cut(forms.text, rich.MAX_TEXT_CHARS).encode("utf-8", "backslashreplace")
+            parts = [*parts, rich.Part("text/plain", text, inline=True)]
+        self._send(forms.title, parts)
 
     def show_bundle(self, bundle: dict[str, Any]) -> None:
         """Shows a value that comes as a MIME bundle."""
@@ -100,7 +102,9 @@ class Displays:
             _print(str(text))
         else:
             seen = any(part.inline for part in forms)
-            self._send("", [part._replace(inline=part.inline or (not seen and part.mime == "text/plain")) for part in forms])
+            # The text stands in for forms that a model cannot be shown; beside one that it can be, it says nothing more.
+            kept = (part for part in forms if not seen or part.mime != "text/plain")
+            self._send("", [part._replace(inline=part.inline or part.mime == "text/plain") for part in kept])
 
     def show_figures(self) -> None:
         """`plt.show()`: shows the open figures in order, and closes them."""
@@ -164,7 +168,7 @@ class Displays:
         size = 0
         for part in parts:
             if len(part.data) > MAX_PART_BYTES or size + len(part.data) > MAX_FRAME_BYTES:
-                self._notes.append(f"a {part.mime} form of {len(part.data) >> 20} MB is too large to be shown and was left out")
+                self._notes.append(f"{errors.a(part.mime)} form of {len(part.data) >> 20} MB is too large to be shown and was left out")
                 continue
             size += len(part.data)
             kept.append(part)

@@ -77,6 +77,15 @@ def cut(text: str, limit: int) -> str:
     return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
 
 
+def a(words: str) -> str:
+    """The words with the article that they begin with."""
+    return f"{'an' if words[:1] in 'aeioAEIO' else 'a'} {words}"
+
+
+def count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def _visible_cause(error: BaseException, cell: str) -> BaseException:
     """The interrupt that the program saw. A forced unwind raises one after the other, and the last may be raised outside the cell."""
     while isinstance(error, KeyboardInterrupt) and isinstance(error.__context__, KeyboardInterrupt):

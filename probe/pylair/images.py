@@ -6,13 +6,15 @@ PNG and JPEG are understood by their headers. Scaling is done with the session's
 from __future__ import annotations
 
 import io
-from typing import Any
+import zlib
+from typing import Any, NamedTuple
 
 MAX_INLINE_BYTES = 700_000
 MAX_INLINE_PIXELS = 1600
-# Past this many pixels on a side a figure is not drawn in full: its canvas would take half a gigabyte and more.
-MAX_FIGURE_PIXELS = 10_000
-_MIN_DPI = 1
+# A figure with more pixels is not drawn in full: that takes seconds, and its canvas hundreds of megabytes.
+MAX_FULL_PIXELS = 8_000_000
+# With less, letters are smaller than FreeType can draw them.
+_MIN_DPI = 8.0
 _ATTEMPTS = 5
 _JPEG_QUALITY = 85
 
@@ -41,6 +43,32 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
     return None
 
 
+def problem(mime: str, data: bytes) -> str | None:
+    """Why bytes that are said to be an image of a kind that is understood here cannot be one."""
+    if mime not in ("image/png", "image/jpeg"):
+        return None
+    if not data:
+        return "it is empty"
+    if size(mime, data) is None:
+        return f"its {len(data)} bytes are no {'PNG' if mime == 'image/png' else 'JPEG'} image"
+    whole = _is_whole_png(data) if mime == "image/png" else data.rfind(b"\xff\xd9") > 0
+    return None if whole else "the image is damaged or cut off"
+
+
+def _is_whole_png(data: bytes) -> bool:
+    """Whether all chunks are there and unharmed. Whoever is given a broken image may refuse all that comes with it."""
+    view = memoryview(data)
+    at = 8
+    while at + 12 <= len(data):
+        end = at + 8 + int.from_bytes(data[at : at + 4], "big")
+        if zlib.crc32(view[at + 4 : end]).to_bytes(4, "big") != data[end : end + 4]:
+            return False
+        if data[at + 4 : at + 8] == b"IEND":
+            return True
+        at = end + 4
+    return False
+
+
 def is_small(mime: str, data: bytes) -> bool:
     found = size(mime, data)
     return found is not None and len(data) <= MAX_INLINE_BYTES and max(found) <= MAX_INLINE_PIXELS
@@ -59,6 +87,8 @@ def shrink(mime: str, data: bytes) -> tuple[str, bytes] | None:
     image.load()
     if image.mode == "P":
         image = image.convert("RGBA" if "transparency" in image.info else "RGB")
+    if image.mode == "RGBA" and image.getextrema()[3] == (255, 255):
+        image = image.convert("RGB")
     side = min(MAX_INLINE_PIXELS, max(found))
     for _ in range(_ATTEMPTS):
         image.thumbnail((side, side))
@@ -84,27 +114,45 @@ def _encode(image: Any, mime: str) -> bytes:
     return target.getvalue()
 
 
-def draw(figure: Any) -> list[bytes]:
-    """A matplotlib figure as PNG: small enough to be shown first, then in full if that is another one."""
+class Drawing(NamedTuple):
+    """A matplotlib figure as images: one that is small enough to be shown, with its MIME type, if there is one; and a PNG of its own size
+    if that was drawn as well. They may be the same."""
+
+    small: tuple[str, bytes] | None
+    full: bytes | None
+
+
+def figure_size(figure: Any) -> tuple[float, float]:
+    """Width and height in pixels."""
+    width, height = figure.get_size_inches()
+    return float(width) * float(figure.dpi), float(height) * float(figure.dpi)
+
+
+def draw(figure: Any) -> Drawing:
+    """Draws a figure to be shown. One that is too large for that is drawn small at once, which is fast whatever its size."""
     dpi = float(figure.dpi)
-    side = max(figure.get_size_inches()) * dpi
-    full = None
-    if side <= MAX_FIGURE_PIXELS:
-        full = _draw(figure, dpi)
-        if is_small("image/png", full):
-            return [full]
-        dpi *= min(1.0, (MAX_INLINE_BYTES / len(full)) ** 0.5)
-        side = max(size("image/png", full) or (1,))
-        dpi = min(dpi, float(figure.dpi) * MAX_INLINE_PIXELS / side)
-    else:
-        dpi *= MAX_INLINE_PIXELS / side
-    for _ in range(_ATTEMPTS):
-        # What is around the axes may stick out of the figure, and the next size is only an estimate.
-        dpi = max(dpi * 0.9, _MIN_DPI)
-        smaller = _draw(figure, dpi)
-        if is_small("image/png", smaller):
-            return [smaller] if full is None else [smaller, full]
-    return [] if full is None else [full]
+    width, height = figure_size(figure)
+    if max(width, height) <= MAX_INLINE_PIXELS:
+        full = draw_full(figure)
+        return Drawing(_small(figure, dpi, full), full)
+    # What is around the axes may stick out of the figure.
+    fitting = 0.9 * dpi * MAX_INLINE_PIXELS / max(width, height)
+    if fitting < _MIN_DPI <= dpi and width * height * (_MIN_DPI / dpi) ** 2 <= MAX_FULL_PIXELS:
+        fitting = _MIN_DPI
+    return Drawing(_small(figure, fitting, _draw(figure, fitting)), None)
+
+
+def draw_full(figure: Any) -> bytes:
+    return _draw(figure, float(figure.dpi))
+
+
+def _small(figure: Any, dpi: float, drawn: bytes) -> tuple[str, bytes] | None:
+    """A figure that was drawn with this dpi, small enough to be shown. Drawn anew it has sharper letters than when it is scaled."""
+    side = max(size("image/png", drawn) or (1,))
+    fitting = 0.98 * dpi * MAX_INLINE_PIXELS / side
+    if side > MAX_INLINE_PIXELS and fitting >= _MIN_DPI:
+        drawn = _draw(figure, fitting)
+    return ("image/png", drawn) if is_small("image/png", drawn) else shrink("image/png", drawn)
 
 
 def _draw(figure: Any, dpi: float) -> bytes:

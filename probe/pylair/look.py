@@ -164,7 +164,7 @@ def _run_step(value: Any, step: paths.Step, namespace: dict[str, Any], at: str) 
         hint = paths.did_you_mean(str(key), known) or paths.listed("the columns are", known)
         kind = "no_such_attribute" if step.kind == "attribute" else "no_such_item"
         said = errors.cut(errors.message(error), 200)
-        raise Refused(kind, f"{at}, a {paths.type_name(type(value))}, has no {step.kind} {key!r}: {said}", hint) from None
+        raise Refused(kind, f"{at}, {errors.a(paths.type_name(type(value)))}, has no {step.kind} {key!r}: {said}", hint) from None
 
 
 class _Inspector:

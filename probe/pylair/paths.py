@@ -19,6 +19,8 @@ from array import array
 from itertools import islice
 from typing import Any, Iterator, NamedTuple
 
+from . import errors
+
 MAX_PATH_CHARS = 2000
 _MAX_HINTED = 8
 _MAX_NESTING = 20
@@ -230,7 +232,7 @@ def resolve(key: Any, namespace: dict[str, Any]) -> Any:
     elif type(key) is tuple:
         key = tuple(resolve(part, namespace) for part in key)
     if not _is_plain_key(key):
-        raise Refused("bad_path", f"a {type_name(type(key))} cannot be an item's key in a path", "use execute")
+        raise Refused("bad_path", f"{errors.a(type_name(type(key)))} cannot be an item's key in a path", "use execute")
     return key
 
 
@@ -425,7 +427,7 @@ def bind(raw: Any, value: Any, name: str, at: str) -> Any:
     if issubclass(kind, property):
         raise NeedsCode(f"{at}.{name} is a property, and properties are not run here", type(value))
     if in_class(kind, "__get__")[0] is not MISSING:
-        raise NeedsCode(f"{at}.{name} would be computed by a {type_name(kind)}", type(value))
+        raise NeedsCode(f"{at}.{name} would be computed by {errors.a(type_name(kind))}", type(value))
     return raw
 
 
@@ -446,7 +448,7 @@ def attribute_names(value: Any) -> list[str]:
 
 def _no_attribute(value: Any, name: str, at: str) -> Refused:
     cls = type(value)
-    what = f"the module {at}" if issubclass(cls, types.ModuleType) else f"{at or 'it'}, a {type_name(cls)},"
+    what = f"the module {at}" if issubclass(cls, types.ModuleType) else f"{at or 'it'}, {errors.a(type_name(cls))},"
     if issubclass(cls, types.ModuleType):
         dynamic = lookup(module_dict(value), "__getattr__") is not MISSING
     else:
@@ -518,7 +520,7 @@ def item(value: Any, key: Any, at: str = "") -> Any:
     if getter is MISSING:
         if issubclass(cls, type):
             raise NeedsCode(f"{at}[…] would be computed by the class", cls)
-        raise Refused("no_such_item", f"{at or 'it'}, a {type_name(cls)}, has no items")
+        raise Refused("no_such_item", f"{at or 'it'}, {errors.a(type_name(cls))}, has no items")
     if id(owner) in _DICTS:
         return _dict_item(value, key, at)
     if owner is types.MappingProxyType:
@@ -531,7 +533,7 @@ def item(value: Any, key: Any, at: str = "") -> Any:
         shape = length(value)
         raise Refused("no_such_item", f"{at}[{key!r}] is past the end", None if shape is None else f"the length is {shape}") from None
     except (TypeError, ValueError, KeyError) as error:
-        raise Refused("no_such_item", f"{at}[{key!r}] is no item of a {type_name(cls)}: {error}") from None
+        raise Refused("no_such_item", f"{at}[{key!r}] is no item of {errors.a(type_name(cls))}: {error}") from None
 
 
 def _dict_item(value: Any, key: Any, at: str) -> Any:

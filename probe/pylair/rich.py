@@ -75,7 +75,20 @@ def _forms(value: Any, title: str, notes: Notes) -> Forms:
     text = bundle.pop("text/plain", None)
     if not isinstance(text, str):
         text = errors.represent(value)
-    return Forms(text, parts(bundle, title, notes), title)
+    found = parts(bundle, title, notes)
+    if not found:
+        _explain_missing_image(value, bundle, notes)
+    return Forms(text, found, title)
+
+
+def _explain_missing_image(value: Any, bundle: dict[str, Any], notes: Notes) -> None:
+    """PIL does not say why an image of its has no form: PNG has no floating-point numbers, for one."""
+    kind = getattr(sys.modules.get("PIL.Image"), "Image", None)
+    if bundle or not isinstance(kind, type) or not issubclass(type(value), kind):
+        return
+    width, height = value.size
+    hint = "convert it first, as by image.convert('RGB')" if width and height else "it is empty"
+    notes.append(f"an image of mode {value.mode} with {width} × {height} pixels cannot be shown as PNG or JPEG: {hint}")
 
 
 def shows_itself(value: Any, notes: Notes) -> bool:
@@ -97,7 +110,10 @@ def parts(bundle: dict[str, Any], title: str, notes: Notes) -> list[Part]:
     found = []
     for mime in sorted((mime for mime in bundle if _is_mime(mime)), key=lambda mime: _RANK.get(mime, len(_RANK)))[:MAX_PARTS]:
         data = _attempt(f"the {mime} form of {title}", lambda mime=mime: _to_bytes(mime, bundle[mime]), notes)  # type: ignore[misc]
-        if data:
+        problem = images.problem(mime, data) if data is not None else None
+        if problem is not None:
+            notes.append(f"the {mime} form of {title} was left out: {problem}")
+        elif data:
             found.append(Part(mime, data))
     return _with_inline(found, notes)
 
@@ -121,8 +137,27 @@ def _figure(value: Any, notes: Notes) -> list[Part] | None:
     # The type is asked and not the value: a proxy may run a program's code to answer.
     if not isinstance(kind, type) or not issubclass(type(value), kind):
         return None
-    drawn = _attempt("drawing the figure", lambda: images.draw(value), notes) or []
-    return [Part("image/png", data, inline=images.is_small("image/png", data)) for data in drawn]
+    drawing = _attempt("drawing the figure", lambda: images.draw(value), notes, may_be_absent=False)
+    if drawing is None:
+        return []
+    small, full = drawing
+    width, height = images.figure_size(value)
+    if full is None and width * height <= images.MAX_FULL_PIXELS:
+        full = _attempt("drawing the figure in full", lambda: images.draw_full(value), notes, may_be_absent=False)
+    elif full is None and small is not None:
+        columns, rows = images.size(*small) or (0, 0)
+        notes.append(
+            f"{figure_title(value)} is {width:.0f} × {height:.0f} pixels large and was drawn with {columns} × {rows}; "
+            "fig.savefig(path) saves it in full size"
+        )
+    found = []
+    if small is None:
+        notes.append(f"{figure_title(value)} is not shown: no image of it gets small enough; fig.savefig(path) saves it")
+    else:
+        found.append(Part(*small, inline=True))
+    if full is not None and (small is None or full is not small[1]):
+        found.append(Part("image/png", full))
+    return found
 
 
 def figure_title(figure: Any) -> str:
@@ -196,17 +231,17 @@ def _to_bytes(mime: str, data: Any) -> bytes:
         return binascii.a2b_base64(data) if mime in _BINARY else data.encode("utf-8", "backslashreplace")
     if mime.endswith("json"):
         return json.dumps(data, default=str, ensure_ascii=False).encode("utf-8", "backslashreplace")
-    raise TypeError(f"it is a {errors.type_name(type(data))}")
+    raise TypeError(f"it is {errors.a(errors.type_name(type(data)))}")
 
 
-def _attempt(what: str, action: Callable[[], Any], notes: Notes) -> Any:
+def _attempt(what: str, action: Callable[[], Any], notes: Notes, may_be_absent: bool = True) -> Any:
     """The result of a program's method, or None and a note about why there is none. Only an interrupt passes through."""
     try:
         return action()
-    except NotImplementedError:
-        # How these methods say that there is no such form.
-        return None
     except BaseException as problem:
+        if may_be_absent and isinstance(problem, NotImplementedError):
+            # How these methods say that there is no such form.
+            return None
         if unwind.raised and isinstance(problem, KeyboardInterrupt):
             raise
         said = " ".join(errors.cut(errors.message(problem), _MAX_PROBLEM_CHARS).split())

@@ -15,7 +15,7 @@ import sys
 import types
 from typing import Any, Iterable, NamedTuple
 
-from . import paths
+from . import errors, paths
 from .paths import MISSING, Refused
 
 MAX_SOURCE_CHARS = 512 << 10
@@ -107,7 +107,9 @@ def written(value: Any, path: str = "it") -> Any:
     if callable(value) and paths.module_name(type(value)) == "builtins":
         raise Refused("no_source", f"{path} is written in C, so there is no Python source", "inspect shows its signature and docstring")
     name = paths.type_name(type(value))
-    raise Refused("no_source", f"{path} is a {name}, and values have no source", f"ask for the source of the class {name}, or inspect it")
+    raise Refused(
+        "no_source", f"{path} is {errors.a(name)}, and values have no source", f"ask for the source of the class {name}, or inspect it"
+    )
 
 
 def place(value: Any) -> tuple[str, int] | None:

@@ -49,7 +49,7 @@ def _frame_text(frame: Any) -> str:
     kinds = [f"{_short(name)} {kind}" for name, kind in zip(frame.columns[:_LISTED_COLUMNS], frame.dtypes.iloc[:_LISTED_COLUMNS])]
     if columns > len(kinds):
         kinds.append(f"… {columns - len(kinds)} more")
-    lines = [f"{type(frame).__name__}, {_count(rows, 'row')} × {_count(columns, 'column')}: {', '.join(kinds) or 'no columns'}"]
+    lines = [f"{type(frame).__name__}, {errors.count(rows, 'row')} × {errors.count(columns, 'column')}: {', '.join(kinds) or 'no columns'}"]
     if rows and columns:
         lines += frame.to_string(max_cols=_COLUMNS, max_colwidth=_CELL_CHARS, show_dimensions=False, **_rows(rows)).split("\n")
     return _bounded(lines)
@@ -57,7 +57,7 @@ def _frame_text(frame: Any) -> str:
 
 def _series_text(series: Any) -> str:
     name = "" if series.name is None else f" {_short(series.name)}"
-    lines = [f"{type(series).__name__}{name}, {_count(len(series), 'value')}: {series.dtype}"]
+    lines = [f"{type(series).__name__}{name}, {errors.count(len(series), 'value')}: {series.dtype}"]
     if len(series):
         lines += series.to_string(**_rows(len(series))).split("\n")
     return _bounded(lines)
@@ -68,10 +68,6 @@ def _array_text(array: Any) -> str:
     if not array.ndim:
         return text
     return f"{text}{'  ' if chr(10) not in text else chr(10)}# shape {array.shape}, dtype {array.dtype}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _short(name: Any) -> str:

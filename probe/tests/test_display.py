@@ -187,11 +187,37 @@ def test_values_that_show_themselves(session):
 def test_large_images_without_pil_are_given_but_not_inline(session):
     define(session, "Wide", _repr_png_=png(1601, 2))
     define(session, "Heavy", _repr_png_=png(2, 2, 700_000))
-    define(session, "Wrong", _repr_png_=b"no image")
-    for name in ("Wide", "Heavy", "Wrong"):
+    for name in ("Wide", "Heavy"):
         _, (shown,) = run(session, f"{name}()")
         assert shown.mimes == ["image/png"]
         assert shown.inline is None
+
+
+@pytest.mark.parametrize(
+    ("method", "data", "said"),
+    [
+        ("_repr_png_", b"no image", "its 8 bytes are no PNG image"),
+        ("_repr_png_", png(3, 2)[:-20], "damaged or cut off"),
+        ("_repr_png_", png(3, 2).replace(b"IDAT", b"IDAX"), "damaged or cut off"),
+        ("_repr_png_", b"", "it is empty"),
+        ("_repr_jpeg_", png(3, 2), "bytes are no JPEG image"),
+    ],
+)
+def test_what_is_no_image_is_left_out_and_noted(session, method, data, said):
+    define(session, "Wrong", **{method: data}, _repr_html_="<b>", __repr__="wrong")
+    done, (shown,) = run(session, "display(Wrong())")
+    assert shown.mimes == ["text/html", "text/plain"]
+    (note,) = done["notes"]
+    assert note.startswith(f"the image/{method.split('_')[2]} form of Wrong was left out: ") and note.endswith(said)
+
+
+def test_the_text_is_left_out_beside_a_form_that_is_shown(session):
+    define(session, "Picture", _repr_png_=png(3, 2))
+    define(session, "Text", _repr_markdown_="# m")
+    _, shown = run(session, "display(Picture(), Text()); display({'text/plain': 'p', 'text/markdown': 'm'}, raw=True)")
+    assert [frame.mimes for frame in shown] == [["image/png"], ["text/markdown"], ["text/markdown"]]
+    _, (shown,) = run(session, "display({'text/plain': 'p'}, raw=True)")
+    assert shown.inline == ("text/plain", b"p")
 
 
 def test_no_more_than_twenty_displays_a_cell(session):
@@ -216,6 +242,8 @@ def test_parts_and_frames_are_bounded(session):
     ]
     done, shown = run(session, "Big(40)")
     assert (shown, len(done["notes"])) == ([], 1)
+    done, _ = run(session, "display({'application/x': b'x' * (33 << 20), 'x/0': 'x'}, raw=True)")
+    assert done["notes"] == ["an application/x form of 33 MB is too large to be shown and was left out"]
 
 
 def test_threads_show_in_the_cell_that_waits_for_them(session):

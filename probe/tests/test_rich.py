@@ -93,7 +93,7 @@ def test_show_draws_open_figures_in_order_and_closes_them(session):
 
 def test_figures_left_open_are_shown_at_the_end(session):
     _, shown = run(session, "from matplotlib import pyplot as plt\nplt.plot([1, 2])\nprint('last')")
-    assert [frame.mimes for frame in shown] == [["image/png", "text/plain"]]
+    assert [frame.mimes for frame in shown] == [["image/png"]]
     assert shown[0].before == "last\n"
     session.begin("plt.plot([1]); 1 / 0")
     done, shown = session.finish()
@@ -114,21 +114,53 @@ def test_a_figure_as_value_is_shown_once(session):
 def test_large_figures_are_drawn_again(session):
     session.execute("import matplotlib.pyplot as plt, numpy as np")
     _, (shown,) = run(session, "plt.figure(figsize=(30, 10))")
-    assert shown.mimes == ["image/png", "image/png", "text/plain"] or shown.mimes == ["image/png", "image/png"]
+    assert shown.mimes == ["image/png", "image/png"]
     assert 1200 < max(size(shown.all[0][1])) <= 1600
     assert max(size(shown.all[1][1])) > 2000
     assert shown.inline == shown.all[0]
     _, (noisy,) = run(session, "plt.figure(figsize=(10, 10)); plt.imshow(np.random.rand(1500, 1500)); plt.show()")
     assert len(noisy.inline[1]) <= 700_000 < len(noisy.all[1][1])
-    _, (huge,) = run(session, "plt.figure(figsize=(300, 200)); plt.show()")
-    assert huge.mimes == ["image/png", "text/plain"]
-    assert max(size(huge.inline[1])) <= 1600
+
+
+@pytest.mark.parametrize(("inches", "dpi"), [((300, 200), 100), ((60, 60), 200), ((40, 40), 200), ((1000, 2), 100)])
+def test_huge_figures_are_drawn_with_fewer_dots_and_noted(session, inches, dpi):
+    session.execute("import matplotlib.pyplot as plt, numpy as np")
+    code = f"plt.figure(figsize={inches}, dpi={dpi}); plt.imshow(np.random.rand(2000, 2000), aspect='auto'); plt.show()"
+    done, (huge,) = run(session, code)
+    assert len(huge.all) == 1
+    assert huge.inline
+    (note,) = done["notes"]
+    assert note.startswith(f"Figure 1 is {inches[0] * dpi} × {inches[1] * dpi} pixels large and was drawn with ")
+    assert "fig.savefig(path)" in note
 
 
 def test_a_figure_that_cannot_be_drawn_is_noted(session):
     done, shown = run(session, "import matplotlib.pyplot as plt\nplt.title('$\\\\nonsense{$'); plt.show(); plt.get_fignums()")
     assert (done["result"], shown) == ("[]", [])
     assert "drawing the figure failed: ValueError" in done["notes"][0]
+    code = """
+        from matplotlib.lines import Line2D
+        class Unfinished(Line2D):
+            def draw(self, renderer): raise NotImplementedError('later')
+        plt.gca().add_line(Unfinished([0], [1]))
+        """
+    done, shown = run(session, code)
+    assert (shown, done["notes"]) == ([], ["drawing the figure failed: NotImplementedError: later"])
+
+
+def test_a_figure_that_cannot_be_drawn_in_full_is_shown_small(session):
+    code = """
+        import matplotlib.pyplot as plt
+        figure = plt.figure(figsize=(20, 10))
+        draw = figure.savefig
+        def savefig(*args, dpi, **options):
+            if dpi == figure.dpi: raise MemoryError('no room')
+            draw(*args, dpi=dpi, **options)
+        figure.savefig = savefig
+        """
+    done, (shown,) = run(session, code)
+    assert shown.mimes == ["image/png"] and shown.inline
+    assert done["notes"] == ["drawing the figure in full failed: MemoryError: no room"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, FORCE_SIGNAL])
@@ -185,6 +217,17 @@ def test_pil_images(session):
     _, (shown,) = run(session, "import io\ntransparent = photo.convert('RGBA'); transparent.putalpha(100); transparent")
     assert shown.inline[0] == "image/png"
     assert len(shown.inline[1]) <= 700_000
+
+
+def test_images_that_have_no_form_are_noted(session):
+    session.execute("from PIL import Image")
+    for mode in ("F", "HSV"):
+        done, shown = run(session, f"Image.new('{mode}', (4, 3))")
+        assert shown == []
+        assert any("convert" in note or "failed" in note for note in done["notes"])
+    done, shown = run(session, "display(Image.new('RGB', (0, 3)))")
+    assert shown == [] and done["notes"]
+    assert "notes" not in run(session, "display(Image.new('CMYK', (4, 3)))")[0]
 
 
 def test_jpeg_bytes_are_scaled(session):
