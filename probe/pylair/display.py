@@ -278,15 +278,16 @@ def _write_whole(fd: int, frame: bytes) -> None:
         try:
             pipe.flush()
             break
-        except BlockingIOError:
-            waiting = select.poll()
-            waiting.register(fd, select.POLLOUT)
-            waiting.poll()
         except BaseException as error:
-            if isinstance(error, OSError) and error.errno is not None:
+            if not isinstance(error, OSError) or not wire.raised_by_call(error):
+                raised = raised or error
+            elif isinstance(error, BlockingIOError):
+                waiting = select.poll()
+                waiting.register(fd, select.POLLOUT)
+                waiting.poll()
+            else:
                 # Nobody reads any more. The main loop will notice.
                 return
-            raised = raised or error
     if raised is not None:
         raise raised
 

@@ -55,7 +55,9 @@ def wait_until_read(fd: int, limit_seconds: float) -> None:
     while True:
         try:
             fcntl.ioctl(fd, termios.FIONREAD, _unread)
-        except OSError:
+        except OSError as error:
+            if not wire.raised_by_call(error):
+                raise
             return
         if not _unread[0]:
             return
@@ -75,7 +77,7 @@ def _write(fd: int, data: Any) -> None:
         wire.write_all(fd, data)
     except OSError as error:
         # Nobody reads any more: the daemon is gone, and the program's own work need not fail for it.
-        if error.errno != errno.EPIPE:
+        if error.errno != errno.EPIPE or not wire.raised_by_call(error, wire.write_all):
             raise
 
 
@@ -134,7 +136,9 @@ class Stream(io.TextIOWrapper):
         if _turn.fd == fd:
             try:
                 written = os.write(fd, data)
-            except OSError:
+            except (BlockingIOError, BrokenPipeError) as error:
+                if not wire.raised_by_call(error):
+                    raise
                 written = 0
             if written == len(data):
                 return len(text)

@@ -178,11 +178,25 @@ class FrameReader:
         return bytes(parts)
 
 
+def raised_by_call(error: BaseException, function: Any = None) -> bool:
+    """Whether an exception comes from the system call that was tried, in the frame that caught it or in `function` called from there.
+
+    A handler of the program's may run in the middle of the call or right after it, and what it raises may look the same; but then the
+    call has done its work, and the exception is the program's to see.
+    """
+    entry: Any = error.__traceback__
+    if function is not None:
+        entry = entry.tb_next
+    return entry is not None and entry.tb_next is None and (function is None or entry.tb_frame.f_code is function.__code__)
+
+
 def write_all(fd: int, data: bytes) -> None:
     """Writes everything; waits when a non-blocking descriptor is full."""
     try:
         done = os.write(fd, data)
-    except BlockingIOError:
+    except BlockingIOError as error:
+        if not raised_by_call(error):
+            raise
         done = 0
     if done == len(data):
         return
@@ -190,7 +204,9 @@ def write_all(fd: int, data: bytes) -> None:
     while rest:
         try:
             rest = rest[os.write(fd, rest) :]
-        except BlockingIOError:
+        except BlockingIOError as error:
+            if not raised_by_call(error):
+                raise
             waiting = select.poll()
             waiting.register(fd, select.POLLOUT)
             waiting.poll()

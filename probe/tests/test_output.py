@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import os
 import select
+import signal
+import termios
+import time
 
 import pytest
 from host import TIMEOUT_SECONDS
+
+F_SETPIPE_SZ = 1031
 
 
 def test_one_stream_keeps_its_order_whoever_writes(session):
@@ -91,6 +98,30 @@ def test_everything_of_a_large_output_arrives(session):
 def test_a_nonblocking_descriptor_loses_nothing(session):
     session.execute("import os; os.set_blocking(1, False)\nfor n in range(5000): print('y' * 99)")
     assert len(session.text()) == 500_000
+
+
+@pytest.mark.parametrize(
+    "error", ["TimeoutError('late')", "OSError(11, 'late')", "BrokenPipeError(32, 'late')", "BlockingIOError(11, 'late')"]
+)
+@pytest.mark.parametrize("write", ["print(text)", "sys.stdout.write(text)", "sys.stdout.buffer.write(text.encode())"])
+def test_what_a_handler_raises_while_text_is_written_is_raised_once(session, error, write):
+    """The pipe is full, so the worker is in the middle of the write when the signal comes."""
+    session.execute(
+        f"import signal, sys\ntext = ''.join(f'{{n:07}}\\n' for n in range(50_000))\ndef late(*args): raise {error}\n"
+        "signal.signal(signal.SIGALRM, late)"
+    )
+    fcntl.fcntl(session.stdout, F_SETPIPE_SZ, 65536)
+    session.begin(write)
+    unread = array.array("i", [0])
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while unread[0] < 65536 and time.monotonic() < deadline:
+        fcntl.ioctl(session.stdout, termios.FIONREAD, unread)
+    session.signal(signal.SIGALRM)
+    done = session.reply()
+    assert (done["outcome"], done["error"]["message"]) == ("raised", eval(f"str({error})"))
+    lines = session.text().splitlines()
+    assert lines == [f"{n:07}" for n in range(len(lines))]
+    assert session.result("'goes on'") == "'goes on'"
 
 
 def test_output_of_threads_after_the_cell(session):
