@@ -6,20 +6,24 @@ Called by the worker between cells and by the side door in the middle of one (pe
 The answer of `inspect` with a path. Keys without a value are left out:
 
     {"path": "team.members", "type": "list", "kind": "value"|"function"|"class"|"module",
-     "preview": text, always there, "preview_error": why it is not all that `repr` would say,
+     "preview": text, always there; of containers only `max_items` items, "preview_error": why it is not all that `repr` would say,
      "length": 3, "shape": [2, 3], "dtype": "float64", "bytes": 48,
      "signature": "(a, b=1)", "doc": text, "file": "/…/a.py" or "<cell 3>", "line": 4, "bases": ["Shape"],
      "properties": [name],
-     "items": [{"key": text of a dict's key, or an index, absent in sets, "type", "preview", "preview_error", "length", "shape", "dtype",
+     "items": [the first and the last, each
+               {"key": text of a dict's key, or an index, absent in sets, "type", "preview", "preview_error", "length", "shape", "dtype",
                 "bytes", "cycle": true for a value that is one of those around it,
-                "items", "attributes", "total_items", "total_attributes"}],
+                "items", "attributes", "total_items", "total_attributes"},
+               and between them {"gap": 980} where so many were left out],
      "attributes": [the same, with "name" instead of "key"],
      "total_items": 1000, "total_attributes": 7, "more": true when items or attributes are missing}
 
 With `full` there are no items and attributes, and instead of `preview`:
 
-    {"value": a page of the text, "offset": 0, "next_offset": 2000 or absent on the last page, "total_chars": 12345,
-     "value_cut": true when the value is larger than what is ever shown: 4 Mi characters, 300,000 numbers of an array}
+    {"value": a page of the text, "offset": 0, "next_offset": 2000 or absent on the last page,
+     "total_chars": 12345, absent when that is not known because of a value_cut,
+     "value_cut": true when the value is larger than what is ever shown: 4 Mi characters, 300,000 numbers of an array; in a peek 50,000
+     characters, 5000 numbers, "preview_error": why the text is not what `repr` would say}
 
 A string's text is the string itself, an array's that of nested lists, a DataFrame's its table, or CSV if it is large; everything else's is
 what `repr` says. Without a path:
@@ -125,12 +129,10 @@ def _in_throwaway(path: paths.Path, namespace: dict[str, Any], request: dict[str
     """Goes on where a library's own code is needed, such as `df["a"]`: the whole request is done in a throw-away."""
 
     def look() -> dict[str, Any]:
-        inspector = _Inspector(request, code=True, run=True)
         try:
-            value = _walk_running(path, namespace)
+            return {"answer": _Inspector(request, code=True, run=True).top(path.text, _walk_running(path, namespace))}
         except Refused as refused:
             return {"kind": refused.kind, "message": refused.message, "hint": refused.hint}
-        return {"answer": inspector.top(path.text, value)}
 
     outcome = throwaway.run([look])[0]
     if outcome.error is not None:
@@ -175,7 +177,8 @@ class _Inspector:
         self.max_items = _number(request, "max_items", 20, MAX_ITEMS)
         self.max_variables = _number(request, "max_items", _MAX_VARIABLES, MAX_ITEMS)
         self.max_chars = _number(request, "max_chars", 2000, MAX_CHARS, 1)
-        self.offset = _number(request, "offset", 0, MAX_FULL_CHARS)
+        self.offset = _number(request, "offset", 0, sys.maxsize)
+        self.preview_items = self.max_items
         self.full = request.get("full") is True
         self.code = code
         self.run = run
@@ -204,6 +207,8 @@ class _Inspector:
             if type(name) is str and not (name.startswith("__") and name.endswith("__")):
                 found.append((_ORDER.get(_kind(value), 0), name, value))
         found.sort(key=lambda entry: entry[0])
+        # Here `max_items` is about the variables.
+        self.preview_items = sys.maxsize
         listed = []
         for _, name, value in found[: self.max_variables]:
             node = {"name": name, "type": paths.type_name(type(value)), "kind": _kind(value)}
@@ -225,9 +230,9 @@ class _Inspector:
         _sizes(node, value)
         library = paths.library(type(value)) if rendered.needs_code or self.run else None
         if library is not None and not paths.is_numpy_array_class(type(value)):
-            self._later(node, lambda: _ask_library(value, chars, self.max_items if depth else 0))
+            self._later(node, lambda: _ask_library(value, chars, self.max_items if depth else 0, self.preview_items))
         elif rendered.needs_code:
-            self._later(node, lambda: {"preview": preview.render(value, chars, run=True).text})
+            self._later(node, lambda: {"preview": preview.render(value, chars, run=True, most=self.preview_items).text})
         if depth <= 0:
             return
         if any(above is value for above in self.above):
@@ -240,7 +245,7 @@ class _Inspector:
 
     def _render(self, node: dict[str, Any], value: Any, chars: int) -> preview.Rendered:
         try:
-            rendered = preview.render(value, chars, run=self.run)
+            rendered = preview.render(value, chars, run=self.run, most=self.preview_items)
         except Exception as error:
             # One strange value must not cost the answer about the others.
             node["preview_error"] = f"{errors.type_name(type(error))}: {errors.message(error)}"
@@ -276,7 +281,7 @@ class _Inspector:
             listed = self._list("key", items, depth)
             if listed:
                 node["items"] = listed
-            if len(listed) < total:
+            if sum("gap" not in item for item in listed) < total:
                 node["more"] = True
         if kind == "value":
             named = _instance_attributes(value)
@@ -297,6 +302,9 @@ class _Inspector:
         for key, value in parts:
             if self.nodes <= 0:
                 break
+            if key is _GAP:
+                listed.append({"gap": value})
+                continue
             node: dict[str, Any] = {} if key is MISSING else {label: key}
             node["type"] = paths.type_name(type(value))
             if any(above is value for above in self.above):
@@ -305,14 +313,20 @@ class _Inspector:
             else:
                 self._describe(node, value, depth - 1, _ITEM_CHARS)
             listed.append(node)
+        if listed and "gap" in listed[-1]:
+            # There was no time left for what is behind it.
+            listed.pop()
         return listed
 
     def _items_of(self, value: Any) -> tuple[list[tuple[Any, Any]], int | None]:
-        """The first and last items with their keys, and how many there are; None for what has no items."""
+        """The first and last items with their keys and the gap between them, and how many there are; None for what has no items."""
         cls = type(value)
         most = self.max_items
         if issubclass(cls, dict):
-            return [(preview.render(key, 100).text, item) for key, item in preview.pairs(value, most)][:most], dict.__len__(value)
+            count = dict.__len__(value)
+            head, tail = preview.ends(count, most)
+            found = [*preview.pairs(value, head)[:head], *preview.last_pairs(value, tail)]
+            return _with_gap([(preview.render(key, 100).text, item) for key, item in found], head, tail, count), count
         for base in (set, frozenset):
             if issubclass(cls, base):
                 return [(MISSING, item) for item in islice(base.__iter__(value), most)], base.__len__(value)
@@ -329,10 +343,19 @@ class _Inspector:
 
     def _page(self, node: dict[str, Any], value: Any) -> None:
         text, cut, error = self._whole(value)
+        # Of what was cut, only a string's length is known.
+        total = str.__len__(value) if issubclass(type(value), str) else None if cut else len(text)
+        if self.offset and self.offset >= len(text):
+            said = f"the text has {errors.count(len(text), 'character')}"
+            if cut:
+                now = "" if self.code or total is not None else " while a cell runs"
+                said = f"only the first {len(text)} characters of the text are shown{now}"
+            raise Refused("bad_request", f"offset {self.offset} is past the end: {said}", "begin with offset 0 and go on with next_offset")
         end = min(self.offset + self.max_chars, len(text))
         node["value"] = text[self.offset : end]
         node["offset"] = self.offset
-        node["total_chars"] = len(text)
+        if total is not None:
+            node["total_chars"] = total
         if end < len(text):
             node["next_offset"] = end
         if cut:
@@ -386,16 +409,24 @@ def _whole_running(value: Any) -> tuple[str, bool]:
 
 
 def _ends(item: Callable[[int], Any], count: int, most: int) -> tuple[list[tuple[Any, Any]], int]:
-    tail = most // 4 if count > most else 0
-    places = [*range(min(count, most) - tail), *range(count - tail, count)]
-    found = []
+    head, tail = preview.ends(count, most)
+    places = [*range(head), *range(count - tail, count)]
+    found: list[tuple[Any, Any]] = []
     for at in places:
         try:
             found.append((at, item(at)))
         except IndexError:
             # A thread took it out.
             break
-    return found, count
+    return _with_gap(found, head, tail, count), count
+
+
+# In place of a key, for what is left out between the first and the last items.
+_GAP = object()
+
+
+def _with_gap(found: list[tuple[Any, Any]], head: int, tail: int, count: int) -> list[tuple[Any, Any]]:
+    return [*found[:head], (_GAP, count - head - tail), *found[head:]] if tail else found
 
 
 _FUNCTIONS = frozenset(
@@ -525,9 +556,9 @@ def dtype_name(dtype: Any) -> str:
     return name if kind in "bO" else f"{name}{8 * size}"
 
 
-def _ask_library(value: Any, chars: int, most: int) -> dict[str, Any]:
+def _ask_library(value: Any, chars: int, most: int, preview_items: int) -> dict[str, Any]:
     """In a throw-away: what a library's own code says about its value."""
-    told: dict[str, Any] = {"preview": preview.render(value, chars, run=True).text}
+    told: dict[str, Any] = {"preview": preview.render(value, chars, run=True, most=preview_items).text}
     shape = getattr(value, "shape", None)
     if shape is not None:
         told["shape"] = [int(side) for side in shape if isinstance(side, int)]
@@ -546,20 +577,23 @@ def _ask_library(value: Any, chars: int, most: int) -> dict[str, Any]:
         pass
     if most and hasattr(value, "columns") and hasattr(value, "dtypes"):
         names = list(value.columns)
-        told["items"] = [_column(value, name) for name in names[:most]]
+        found, _ = _ends(lambda at: names[at], len(names), most)
+        told["items"] = [{"gap": name} if at is _GAP else _column(value, name) for at, name in found]
         told["total_items"] = len(names)
         if len(names) > most:
             told["more"] = True
     elif most and paths.library(type(value)) == "pandas" and hasattr(value, "iloc"):
         found, total = _ends(lambda at: (value.index[at], value.iloc[at]), len(value), most)
-        told["items"] = [
-            {"key": preview.short(key), "type": paths.type_name(type(item)), "preview": preview.render(item, _ITEM_CHARS, run=True).text}
-            for _, (key, item) in found
-        ]
+        told["items"] = [{"gap": row} if at is _GAP else _row(*row) for at, row in found]
         told["total_items"] = total
-        if len(found) < total:
+        if total > most:
             told["more"] = True
     return told
+
+
+def _row(key: Any, item: Any) -> dict[str, Any]:
+    shown = preview.render(item, _ITEM_CHARS, run=True).text
+    return {"key": preview.short(key), "type": paths.type_name(type(item)), "preview": shown}
 
 
 def _column(table: Any, name: Any) -> dict[str, Any]:

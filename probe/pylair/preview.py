@@ -11,13 +11,14 @@ import re
 import sys
 import types
 from itertools import islice
-from typing import Any, Callable, Iterable, NamedTuple
+from typing import Any, Callable, Iterable, NamedTuple, Optional
 
 from . import paths, signature
 
 _MAX_DEPTH = 12
 _MAX_INT_BITS = 10_000
 _ARRAY_EDGE = 6
+_ARRAY_TAIL = 2
 
 
 class Rendered(NamedTuple):
@@ -32,10 +33,10 @@ class _Full(Exception):
     """There is no room for more."""
 
 
-def render(value: Any, limit: int, inner: int = 200, run: bool = False) -> Rendered:
-    """The text of a value in at most `limit` characters. Strings inside containers have at most `inner`. With `run`, which is for
-    throw-aways only, what needs code is asked."""
-    text = _Text(limit, inner, run)
+def render(value: Any, limit: int, inner: int = 200, run: bool = False, most: int = sys.maxsize) -> Rendered:
+    """The text of a value in at most `limit` characters. Strings inside containers have at most `inner`, containers at most so many
+    items. With `run`, which is for throw-aways only, what needs code is asked."""
+    text = _Text(limit, inner, run, most)
     try:
         text.write(value, 0)
         cut = text.cut
@@ -48,12 +49,21 @@ def short(value: Any) -> str:
     return render(value, 80, 40).text
 
 
+def ends(count: int, most: int) -> tuple[int, int]:
+    """How many of the first and how many of the last of `count` items are shown, when that may be so many in all."""
+    if count <= most:
+        return count, 0
+    tail = max(most // 4, 1) if most > 1 else 0
+    return most - tail, tail
+
+
 class _Text:
-    def __init__(self, limit: int, inner: int, run: bool) -> None:
+    def __init__(self, limit: int, inner: int, run: bool, most: int) -> None:
         self.parts: list[str] = []
         self.left = limit
         self.inner = inner
         self.run = run
+        self.most = most
         self.cut = False
         self.needs_code = False
         self.above: set[int] = set()
@@ -90,11 +100,25 @@ class _Text:
 
     def items(self, start: str, values: Iterable[Any], end: str, depth: int) -> None:
         self.put(start)
+        self.several(values, self.write, depth)
+        self.put(end)
+
+    def several(self, values: Iterable[Any], write: Callable[[Any, int], None], depth: int) -> None:
         for at, value in enumerate(values):
             if at:
                 self.put(", ")
-            self.write(value, depth)
-        self.put(end)
+            write(value, depth)
+
+    def container(self, first: Iterable[Any], count: int, last: Last, depth: int, write: Callable[[Any, int], None] | None = None) -> None:
+        """The first items and, as far as `last` has any, the last ones."""
+        head, tail = ends(count, self.most)
+        if last is None:
+            head, tail = head + tail, 0
+        write = write or self.write
+        self.several(first if head == count else islice(first, head), write, depth)
+        if head < count:
+            self.put(f"{', ' if head else ''}… {count - head - tail} more{', ' if tail else ''}")
+            self.several(last(tail) if last is not None else (), write, depth)
 
     def string(self, value: Any, base: type, depth: int) -> None:
         count = base.__len__(value)  # type: ignore[attr-defined]
@@ -110,6 +134,8 @@ class _Text:
 
 
 Writer = Callable[[_Text, Any, int], None]
+# Gives so many of the last items; None where there is no order.
+Last = Optional[Callable[[int], Iterable[Any]]]
 
 
 def _str(text: _Text, value: Any, depth: int) -> None:
@@ -146,42 +172,62 @@ def _c_repr(text: _Text, value: Any, depth: int) -> None:
 
 
 def _list(text: _Text, value: Any, depth: int) -> None:
-    text.items("[", list.__iter__(value), "]", depth)
+    text.put("[")
+    text.container(list.__iter__(value), list.__len__(value), lambda tail: _backwards(list.__reversed__(value), tail), depth)
+    text.put("]")
 
 
 def _tuple(text: _Text, value: Any, depth: int) -> None:
-    text.items("(", tuple.__iter__(value), ",)" if tuple.__len__(value) == 1 else ")", depth)
+    count = tuple.__len__(value)
+    text.put("(")
+    text.container(tuple.__iter__(value), count, lambda tail: tuple.__getitem__(value, slice(count - tail, count)), depth)
+    text.put(",)" if count == 1 else ")")
+
+
+def _backwards(values: Iterable[Any], tail: int) -> list[Any]:
+    # At once, in C: a thread may change the container.
+    return list(islice(values, tail))[::-1]
 
 
 def _set(text: _Text, value: Any, depth: int) -> None:
-    _braces(text, "{", "}", "set()", list(islice(set.__iter__(value), text.left)), depth)
+    _braces(text, "{", "}", "set()", list(islice(set.__iter__(value), text.left)), set.__len__(value), depth)
 
 
 def _frozenset(text: _Text, value: Any, depth: int) -> None:
-    _braces(text, "frozenset({", "})", "frozenset()", list(islice(frozenset.__iter__(value), text.left)), depth)
+    items = list(islice(frozenset.__iter__(value), text.left))
+    _braces(text, "frozenset({", "})", "frozenset()", items, frozenset.__len__(value), depth)
 
 
-def _braces(text: _Text, start: str, end: str, empty: str, values: list[Any], depth: int) -> None:
-    if values:
-        text.items(start, values, end, depth)
-    else:
+def _braces(text: _Text, start: str, end: str, empty: str, values: list[Any], count: int, depth: int) -> None:
+    if not values:
         text.put(empty)
+        return
+    text.put(start)
+    text.container(values, count, None, depth)
+    text.put(end)
 
 
 def pairs(value: Any, room: int) -> list[tuple[Any, Any]]:
-    items = collections.OrderedDict.items if type(value) is collections.OrderedDict else dict.items
     # At once, in C: a thread may add a key.
-    return list(islice(items(value), max(room, 1)))
+    return list(islice(_items(value), max(room, 1)))
+
+
+def last_pairs(value: Any, tail: int) -> list[tuple[Any, Any]]:
+    return _backwards(reversed(_items(value)), tail)
+
+
+def _items(value: Any) -> Any:
+    return collections.OrderedDict.items(value) if type(value) is collections.OrderedDict else dict.items(value)
 
 
 def _dict(text: _Text, value: Any, depth: int) -> None:
-    text.put("{")
-    for at, (key, item) in enumerate(pairs(value, text.left)):
-        if at:
-            text.put(", ")
-        text.write(key, depth)
+    def write(pair: tuple[Any, Any], depth: int) -> None:
+        text.write(pair[0], depth)
         text.put(": ")
-        text.write(item, depth)
+        text.write(pair[1], depth)
+
+    text.put("{")
+    text.container(pairs(value, text.left), dict.__len__(value), lambda tail: last_pairs(value, tail), depth, write)
     text.put("}")
 
 
@@ -209,7 +255,9 @@ def _defaultdict(text: _Text, value: Any, depth: int) -> None:
 
 
 def _deque(text: _Text, value: Any, depth: int) -> None:
-    text.items("deque([", list(islice(value, text.left)), "])", depth)
+    text.put("deque([")
+    text.container(list(islice(value, text.left)), len(value), lambda tail: _backwards(reversed(value), tail), depth)
+    text.put("])")
 
 
 def _namespace(text: _Text, value: Any, depth: int) -> None:
@@ -318,12 +366,14 @@ def _array(text: _Text, value: Any, depth: int) -> None:
         text.write(type(value).tolist(value), depth)
         return
     room = _ARRAY_EDGE if len(shape) > 1 else max(_ARRAY_EDGE, min(text.left // 4, 1000))
+    if shape[0] > text.most:
+        room = min(room, max(text.most - _ARRAY_TAIL, 1))
     array_class = type(value)
     edge = array_class.__getitem__(value, (slice(0, room),) * len(shape))
     listed = array_class.tolist(edge)
     tail = []
     if len(shape) == 1 and shape[0] > room:
-        tail = array_class.tolist(array_class.__getitem__(value, slice(-2, None)))
+        tail = array_class.tolist(array_class.__getitem__(value, slice(-_ARRAY_TAIL, None)))
     _nested(text, listed, shape, tail, depth)
 
 

@@ -77,10 +77,49 @@ def names(nodes):
 def test_a_list_shows_its_first_and_last_items(things):
     found = things.look("inspect", path="many", max_items=8)
     assert (found["type"], found["kind"], found["length"]) == ("list", "value", 1000)
-    assert [item["key"] for item in found["items"]] == [0, 1, 2, 3, 4, 5, 998, 999]
+    assert [item.get("key", item.get("gap")) for item in found["items"]] == [0, 1, 2, 3, 4, 5, 992, 998, 999]
+    assert found["items"][6] == {"gap": 992}
     assert found["items"][-1] == {"key": 999, "type": "int", "preview": "999"}
     assert found["total_items"] == 1000 and found["more"]
-    assert len(found["preview"]) <= 2001 and found["preview"].startswith("[0, 1, 2")
+    assert found["preview"] == "[0, 1, 2, 3, 4, 5, … 992 more, 998, 999]"
+
+
+CONTAINERS = {
+    "list(range(9))": ("[0, 1, … 6 more, 8]", ["0", "1", 6, "8"]),
+    "tuple(range(9))": ("(0, 1, … 6 more, 8)", ["0", "1", 6, "8"]),
+    "dict.fromkeys(range(9))": ("{0: None, 1: None, … 6 more, 8: None}", ["0", "1", 6, "8"]),
+    "collections.OrderedDict.fromkeys('abcd')": ("OrderedDict({'a': None, 'b': None, … 1 more, 'd': None})", ["'a'", "'b'", 1, "'d'"]),
+    "collections.defaultdict(int, a=1, b=2, c=3, d=4)": (
+        "defaultdict(<class 'int'>, {'a': 1, 'b': 2, … 1 more, 'd': 4})",
+        ["'a'", "'b'", 1, "'d'"],
+    ),
+    "collections.deque(range(9))": ("deque([0, 1, … 6 more, 8])", ["0", "1", 6, "8"]),
+    "[list(range(9))]": ("[[0, 1, … 6 more, 8]]", ["0"]),
+    "[1, 2, 3]": ("[1, 2, 3]", ["0", "1", "2"]),
+    "set(range(9))": ("{0, 1, 2, … 6 more}", [None, None, None]),
+    "range(9)": ("range(0, 9)", ["0", "1", 6, "8"]),
+}
+
+
+@pytest.mark.parametrize("code", CONTAINERS)
+def test_previews_and_items_keep_to_max_items(session, code):
+    preview, items = CONTAINERS[code]
+    session.execute(f"import collections\nx = {code}")
+    found = session.look("inspect", path="x", max_items=3)
+    assert found["preview"] == preview
+    assert [item["gap"] if "gap" in item else str(item["key"]) if "key" in item else None for item in found["items"]] == items
+    assert ("more" in found) == (found["total_items"] > 3)
+
+
+def test_few_items(things):
+    assert things.look("inspect", path="many", max_items=0)["preview"] == "[… 1000 more]"
+    found = things.look("inspect", path="many", max_items=1)
+    assert (found["preview"], [item["key"] for item in found["items"]]) == ("[0, … 999 more]", [0])
+    found = things.look("inspect", path="many", max_items=2)
+    assert (found["preview"], [item.get("key") for item in found["items"]]) == ("[0, … 998 more, 999]", [0, None, 999])
+    assert things.look("inspect", max_items=1)["variables"][0]["name"] == "ran"
+    things.execute("class Good:\n    def __repr__(self): return 'good'\ngoods = [Good()] * 30")
+    assert things.look("inspect", path="goods", max_items=3)["preview"] == "[good, good, … 27 more, good]"
 
 
 def test_a_dict_is_nested_to_the_depth_and_knows_its_cycles(things):
@@ -183,6 +222,22 @@ def test_a_full_value_comes_in_pages(things):
     assert (page["value"], page["total_chars"]) == ("b]", 20_002)
 
 
+def test_a_page_past_the_end_is_refused(things):
+    for offset in (6000, 10_000_000):
+        refused = things.look("inspect", path="text", full=True, offset=offset)
+        assert refused["kind"] == "bad_request"
+        assert refused["refused"] == f"offset {offset} is past the end: the text has 6000 characters"
+    assert things.look("inspect", path="text", full=True, offset=5999)["value"] == "é"
+    things.execute("empty = ''; long = 'x' * 5_000_000; row = [long]")
+    assert things.look("inspect", path="empty", full=True)["value"] == ""
+    refused = things.look("inspect", path="long", full=True, offset=4_500_000)
+    assert refused["refused"].endswith("only the first 4194304 characters of the text are shown")
+    page = things.look("inspect", path="long", full=True)
+    assert (page["total_chars"], page["value_cut"]) == (5_000_000, True)
+    page = things.look("inspect", path="row", full=True)
+    assert page["value_cut"] and "total_chars" not in page
+
+
 REPRS = {
     "hangs": ("while True: pass", "did not end in time"),
     "waits": ("import threading; threading.Event().wait()", "did not end in time"),
@@ -213,6 +268,9 @@ def test_a_repr_that_fails_costs_nothing(session, name):
     session.execute(f"class Bad:\n    def __repr__(self):\n        {body}\nbad = Bad(); x = 41")
     found = session.look("inspect", path="bad")
     assert found["preview"] == "<Bad object>"
+    assert said in found["preview_error"]
+    found = session.look("inspect", path="bad", full=True)
+    assert found["value"] == "<Bad object>"
     assert said in found["preview_error"]
     assert session.result("x + 1") == "42"
     assert session.output == []

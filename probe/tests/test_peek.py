@@ -86,6 +86,10 @@ def test_an_answer_fits_into_a_datagram(session):
     assert session.peek("inspect", path="big", depth=8, max_items=1000, max_chars=1_000_000)["answer"]["length"] == 2000
     page = session.peek("inspect", path="value", full=True, max_chars=1_000_000)["answer"]
     assert page["total_chars"] == 1_000_000 and page["next_offset"] == len(page["value"])
+    page = session.peek("inspect", path="big", full=True)["answer"]
+    assert page["value_cut"] and page["next_offset"] and "total_chars" not in page
+    refused = session.peek("inspect", path="big", full=True, offset=100_000)
+    assert refused["kind"] == "bad_request" and "while a cell runs" in refused["refused"]
     session.signal(signal.SIGINT)
     assert session.reply()["outcome"] == "interrupted"
 

@@ -315,3 +315,17 @@ def test_the_real_ipython(session):
     assert html.parts["text/html"] == b"<b>"
     assert markdown.inline == ("text/markdown", b"# m")
     assert session.text() == ""
+
+
+def test_inspecting_keeps_to_max_items(session):
+    session.execute("import pandas as pd, numpy as np")
+    session.execute(
+        "df = pd.DataFrame(np.zeros((5, 30)), columns=[f'c{n}' for n in range(30)]); row = pd.Series(range(100)); a = np.arange(1000)"
+    )
+    for name, gap, last in (("df", 26, "'c29'"), ("row", 96, "99"), ("a", 996, 999)):
+        found = session.look("inspect", path=name, max_items=4)
+        assert [item["gap"] if "gap" in item else item["key"] for item in found["items"]][3:] == [gap, last]
+        assert found["total_items"] == gap + 4 and found["more"]
+    assert session.look("inspect", path="a", max_items=4)["preview"] == "[0, 1, …, 998, 999]"
+    refused = session.look("inspect", path="df.c0", full=True, offset=1_000_000)
+    assert refused["kind"] == "bad_request"
