@@ -57,8 +57,7 @@ class Displays:
         _instances.append(self)
 
     def install(self) -> None:
-        builtins.display = display = _as_builtin(self)  # type: ignore[attr-defined]
-        display.__module__ = "builtins"
+        builtins.display = _as_builtin(self)  # type: ignore[attr-defined]
 
     def result(self, value: Any) -> str:
         """Shows the value of a cell in its rich forms, if it has any. Returns its text."""
@@ -243,6 +242,7 @@ class Handle:
 
 
 def _as_builtin(displays: Displays) -> Any:
+    # Found by its name where the session's variables are saved: `from IPython.display import display` makes it one.
     def display(*values: Any, raw: bool = False, display_id: Any = None, **options: Any) -> Any:
         """Shows values: figures, images, tables, whatever has a `_repr_png_`, `_repr_html_` and so on. Others are printed."""
         for value in values:
@@ -252,6 +252,7 @@ def _as_builtin(displays: Displays) -> Any:
                 displays.show(value)
         return None if display_id is None else Handle(display, str(display_id))
 
+    display.__module__, display.__qualname__ = "builtins", "display"
     return display
 
 

@@ -40,7 +40,7 @@ def _pyplot_imported(pyplot: Any, displays: Displays) -> None:
         """Shows all open figures, and closes them."""
         displays.show_figures()
 
-    show.__module__ = pyplot.__name__
+    _name_as_theirs(show, pyplot, "show")
     pyplot.show = show
     displays.pyplot = pyplot
 
@@ -55,7 +55,17 @@ def _ipython_imported(module: Any) -> None:
         return
     module.display = display
     if "publish_display_data" in names:
-        module.publish_display_data = lambda data, *args, **options: display(data, raw=True)
+
+        def publish_display_data(data: Any, *args: Any, **options: Any) -> None:
+            display(data, raw=True)
+
+        _name_as_theirs(publish_display_data, module, "publish_display_data")
+        module.publish_display_data = publish_display_data
+
+
+def _name_as_theirs(function: Any, module: Any, name: str) -> None:
+    """A function is saved with the session's variables by where it is found, and otherwise with all that it knows."""
+    function.__module__, function.__qualname__ = module.__name__, name
 
 
 class Watcher:

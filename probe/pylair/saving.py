@@ -16,9 +16,9 @@ from .snapshot_file import FOOT_BYTES, Contents, TooBig, Variable, WriteFailed, 
 
 MAX_NAMES_KEPT = 1000
 _ROOM_PER_VARIABLE = 400
-# What every module has, and what compiling annotations leaves behind.
+# What every module has, and what compiling annotations and warnings leave behind.
 _MODULES_OWN = frozenset({"__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtins__", "__file__", "__cached__"})
-_MODULES_OWN |= {"__annotations__", "__annotate__", "__conditional_annotations__"}
+_MODULES_OWN |= {"__annotations__", "__annotate__", "__conditional_annotations__", "__warningregistry__"}
 _TOO_LONG = "it took too long to save and was interrupted"
 
 
@@ -33,6 +33,11 @@ def variables(namespace: dict[str, Any]) -> list[tuple[str, Any]]:
     """What there is to save, in the order in which it can be restored: what others need first."""
     found = [(name, value) for name, value in list(namespace.items()) if isinstance(name, str) and name not in _MODULES_OWN]
     return sorted(found, key=lambda item: _rank(item[1]))
+
+
+def is_listed(name: str) -> bool:
+    """Names such as `__version__` are kept with the variables, but nobody looks for them there, as in `inspect`."""
+    return not (name.startswith("__") and name.endswith("__"))
 
 
 def _rank(value: Any) -> int:

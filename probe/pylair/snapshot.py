@@ -86,6 +86,8 @@ def _save(fd: int, request: dict[str, Any], cells: Any, ours: set[int]) -> dict[
 def _said(values: dict[str, Any], written: saving.Written, verdicts: verify.Verdicts, not_saved: dict[str, str]) -> dict[str, Any]:
     saved = []
     for variable in written.contents.variables:
+        if not saving.is_listed(variable.name):
+            continue
         row: dict[str, Any] = {"name": variable.name, "type": variable.type, "bytes": variable.length}
         row["verified"] = variable.name in verdicts.verified
         notes = [written.notes.get(variable.name), verdicts.notes.get(variable.name)]
@@ -94,7 +96,8 @@ def _said(values: dict[str, Any], written: saving.Written, verdicts: verify.Verd
         if any(notes):
             row["note"] = "; ".join(note for note in notes if note)
         saved.append(row)
-    rows = [{"name": name, "type": errors.type_name(type(values[name])), "reason": why} for name, why in not_saved.items()]
+    missing = {name: why for name, why in not_saved.items() if saving.is_listed(name)}
+    rows = [{"name": name, "type": errors.type_name(type(values[name])), "reason": why} for name, why in missing.items()]
     said: dict[str, Any] = {"saved": saved[:MAX_NAMES], "not_saved": rows[:MAX_NAMES], "bytes": written.size}
     return _with_more(said, len(saved) + len(rows))
 
@@ -102,6 +105,8 @@ def _said(values: dict[str, Any], written: saving.Written, verdicts: verify.Verd
 def _restore(fd: int, cells: Any) -> dict[str, Any]:
     restored, not_restored = restoring.restore(fd, cells.namespace, cells.remember)
     cells.take_note()
+    restored = [name for name in restored if saving.is_listed(name)]
+    not_restored = [row for row in not_restored if saving.is_listed(row["name"])]
     said = {"restored": restored[:MAX_NAMES], "not_restored": not_restored[:MAX_NAMES]}
     return _with_more(said, len(restored) + len(not_restored))
 

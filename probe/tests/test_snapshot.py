@@ -295,8 +295,21 @@ def test_a_variable_that_fails_does_not_spoil_what_it_shares(snapshots):
 
 
 def test_all_names_are_saved_but_pythons_own(snapshots):
-    answer = snapshots.save("_private = 1; __version__ = '2'; annotated: int = 3")
-    assert names(answer["saved"]) == {"_private", "__version__", "annotated"}
+    code = "import warnings\n_private = 1; __version__ = '2'; __lock__ = open('/dev/null'); annotated: int = 3\nwarnings.warn('once')"
+    answer = snapshots.save(code)
+    assert names(answer["saved"]) == {"_private", "annotated", "warnings"}
+    assert answer["not_saved"] == []
+    session = snapshots.restored()
+    assert set(snapshots.answered["restored"]) == {"_private", "annotated", "warnings"}
+    assert snapshots.answered["not_restored"] == []
+    assert session.result("__version__, '__lock__' in globals(), '__warningregistry__' in globals()") == "('2', False, False)"
+
+
+def test_functions_that_stand_for_a_librarys_are_saved_by_name(snapshots):
+    answer = snapshots.save("show = display; printing = print; asking = [input]\nhandle = display(1, display_id='a')")
+    assert answer["not_saved"] == []
+    session = snapshots.restored()
+    assert session.result("show is display, printing is print, asking[0] is input, handle.display is display") == "(True, True, True, True)"
 
 
 def test_names_that_exist_are_replaced_and_others_stay(snapshots):
