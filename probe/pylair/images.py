@@ -5,8 +5,8 @@ PNG and JPEG are understood by their headers. Scaling is done with the session's
 
 from __future__ import annotations
 
+import binascii
 import io
-import zlib
 from typing import Any, NamedTuple
 
 MAX_INLINE_BYTES = 700_000
@@ -61,7 +61,7 @@ def _is_whole_png(data: bytes) -> bool:
     at = 8
     while at + 12 <= len(data):
         end = at + 8 + int.from_bytes(data[at : at + 4], "big")
-        if zlib.crc32(view[at + 4 : end]).to_bytes(4, "big") != data[end : end + 4]:
+        if binascii.crc32(view[at + 4 : end]).to_bytes(4, "big") != data[end : end + 4]:
             return False
         if data[at + 4 : at + 8] == b"IEND":
             return True
