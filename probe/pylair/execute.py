@@ -131,7 +131,7 @@ class Cells:
         except script.Refused as refusal:
             return refusal.fields(), b""
         self.files.know(path)
-        surroundings = script.Surroundings(self.module, path, request.get("args") or [])
+        surroundings = script.Surroundings(self.module, path, request.get("name") or path, request.get("args") or [])
         try:
             return self._cell(request, path, source, _compile_script, True)
         finally:

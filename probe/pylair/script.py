@@ -73,16 +73,17 @@ def _check_encoding(path: str, source: bytes) -> None:
 
 
 class Surroundings:
-    """What a script finds around it: `sys.argv`, `__file__`, its directory at the head of `sys.path`. Put back by `leave`."""
+    """What a script finds around it: `sys.argv`, `__file__`, its directory at the head of `sys.path`. Put back by `leave`.
+    The name is the path as it was given, which `python FILE` has in `sys.argv`."""
 
-    def __init__(self, module: types.ModuleType, path: str, arguments: list[str]) -> None:
+    def __init__(self, module: types.ModuleType, path: str, name: str, arguments: list[str]) -> None:
         self._module = module
         self._argv = getattr(sys, "argv", [])
         self._file = module.__dict__.get("__file__", _ABSENT)
         # A str of its own, to be found again by identity.
         self._directory = "".join(os.path.dirname(os.path.realpath(path)))
         self._replaced = bool(sys.path) and sys.path[0] == ""
-        sys.argv = [path, *arguments]
+        sys.argv = [name, *arguments]
         module.__file__ = path
         if not getattr(sys.flags, "safe_path", False):
             sys.path[: int(self._replaced)] = [self._directory]

@@ -37,6 +37,13 @@ def run_file(session, path, *args: str):
     return session.ask("run_file", cell=1, file=str(path), args=list(args))
 
 
+def test_the_name_is_what_the_caller_wrote(session, script):
+    path = str(script("import sys\nprint(sys.argv)\nprint(__file__)"))
+    session.output = []
+    session.ask("run_file", cell=1, file=path, name="./program.py", args=["-v"])
+    assert session.text().splitlines() == ["['./program.py', '-v']", path]
+
+
 SURROUNDINGS = """
     import json, sys
     print(json.dumps([sys.argv, __file__, __name__, sys.path[0], __package__, __spec__, sys.path[1:]]))
