@@ -274,6 +274,7 @@ class Cells:
             notes.append(f"the {who} called sys.exit({_exit_code(error)}); the session goes on")
             if error.code is None or (isinstance(error.code, int) and error.code == 0):
                 done["outcome"] = "ok"
+                done["exited"] = True
                 return
         if isinstance(error, KeyboardInterrupt) and unwind.raised:
             done["outcome"] = "interrupted"

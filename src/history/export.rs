@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Cell, Entry, Error, Opened, Subject, everything, html, notebook, script};
+use super::{Cell, Entry, Error, Opened, Subject, everything, html, notebook, record::RESTORED, script};
 use crate::{journal::Journal, output::Outputs};
 
 /// Rich values that are put into one file.
@@ -82,13 +82,27 @@ pub(super) enum Part {
 
 impl Cell {
     pub(super) fn part(&self) -> Part {
-        let kind = self.error_parts().map_or("", |(kind, _)| kind);
         match self.outcome.as_str() {
             _ if self.code_cut => Part::Shown,
+            "ok" if self.exited => Part::Raises,
             "ok" => Part::Runs,
-            "raised" if matches!(kind, "SyntaxError" | "IndentationError" | "TabError" | "pylair") => Part::Shown,
+            "raised" if self.never_began() => Part::Shown,
             "raised" => Part::Raises,
             _ => Part::Shown,
+        }
+    }
+
+    /// Whether it did not compile or was refused. The type of the error alone does not tell: a cell that runs can raise
+    /// any. When in doubt it ran, which costs nothing: what did not compile here does not compile there.
+    fn never_began(&self) -> bool {
+        let traceback = self.traceback.as_deref().unwrap_or_default();
+        match self.error_parts() {
+            Some(("SyntaxError" | "IndentationError" | "TabError", _)) => {
+                traceback.starts_with(&format!("  File \"<cell {}>\"", self.cell))
+                    && !traceback.contains("Traceback (most recent call last):")
+            }
+            Some(("pylair", message)) => traceback == message,
+            _ => false,
         }
     }
 
@@ -102,6 +116,7 @@ impl Cell {
         let error = self.error.as_deref().unwrap_or_default();
         match self.outcome.as_str() {
             _ if self.code_cut => "its code was too long to be kept whole".to_owned(),
+            "ok" if self.exited => "called sys.exit; the session went on".to_owned(),
             "ok" => String::new(),
             "raised" => format!("raised {error}"),
             "interrupted" => "was interrupted; what it had done until then cannot be repeated".to_owned(),
@@ -136,6 +151,13 @@ pub async fn export(journal: &Journal, outputs: &Outputs, subject: &Subject, for
     let mut notes = Vec::new();
     if let Some(oldest) = oldest {
         notes.push(format!("cells before cell {oldest} are too much for one file and were left out"));
+    }
+    if entries.iter().any(|entry| matches!(entry, Entry::Happening(happening) if happening.event == RESTORED)) {
+        notes.push(
+            "the session was opened with variables from a save, which are not in this file; cells that use them cannot \
+             run without it"
+                .to_owned(),
+        );
     }
     let transcript = Transcript {
         name: subject.name.clone(),

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Cell, Entry, Happening, Piece,
     export::{Part, Transcript},
+    record::RESTORED,
 };
 use crate::output::Stream;
 
@@ -66,6 +67,7 @@ fn about(transcript: &Transcript) -> String {
 /// What a reader of the file must know of; the rest is only of interest while it happens.
 pub(super) fn remark(happening: &Happening) -> Option<String> {
     Some(match happening.event {
+        RESTORED => "The session was opened here with variables from a save, which are not in this file.".to_owned(),
         "restarted" => "The session was restarted here: all variables were gone.".to_owned(),
         "cleared" => "The session was cleared here: all variables were gone.".to_owned(),
         "rolled_back" => format!(
@@ -106,6 +108,7 @@ fn notebook_cell(cell: &Cell, index: usize, load: Load<'_>) -> Value {
                 let name = if *stream == Stream::Stdout { "stdout" } else { "stderr" };
                 outputs.push(json!({"output_type": "stream", "name": name, "text": lines(text)}));
             }
+            Piece::Shown { mime, .. } if !is_mime(mime) => {}
             Piece::Shown { value, mime, resource } => {
                 // Forms of one value are one output, of which the reader shows the best it can.
                 if last_value.replace(*value) != Some(*value) {
@@ -134,6 +137,14 @@ fn notebook_cell(cell: &Cell, index: usize, load: Load<'_>) -> Value {
         outputs.push(json!({"output_type": "error", "ename": kind, "evalue": message, "traceback": traceback}));
     }
     code(&id, cell.source(), &Value::Object(metadata), Some(cell.cell), &outputs)
+}
+
+/// Whether it is a type and a subtype. Programs name these as they like, and readers of notebooks trust them.
+fn is_mime(mime: &str) -> bool {
+    let is_token = |token: &str| {
+        !token.is_empty() && token.chars().all(|c| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c))
+    };
+    mime.split_once('/').is_some_and(|(kind, rest)| is_token(kind) && is_token(rest))
 }
 
 /// A rich value in its form, or what there was when its bytes are gone.
@@ -208,6 +219,13 @@ mod tests {
         assert_eq!(outputs(3)[0]["ename"], "ValueError");
         assert_eq!(outputs(3)[0]["evalue"], "bad: <b>");
         assert!(cells[6]["source"][0].as_str().unwrap().starts_with("Cell 4 was interrupted"), "{}", cells[6]);
+    }
+
+    #[test]
+    fn only_types_are_keys() {
+        let is = ["image/png", "application/vnd.x+json"];
+        let is_not = ["text/html\"><script>", "weird", "", "text/", "text/html; charset=utf-8", "a/b/c"];
+        assert!(is.into_iter().all(is_mime) && !is_not.into_iter().any(is_mime));
     }
 
     #[test]

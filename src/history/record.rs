@@ -33,6 +33,8 @@ pub struct Cell {
     pub pieces: Vec<Piece>,
     /// Bytes it printed that are not in `pieces`.
     pub bytes_missing: u64,
+    /// It called `sys.exit` to say that all is well.
+    pub exited: bool,
     pub result: Option<String>,
     /// `Type: message`
     pub error: Option<String>,
@@ -212,10 +214,12 @@ impl Backwards {
                     traceback,
                     output_bytes,
                     duration_ms,
+                    exited,
                     ..
                 } => {
                     if let Some(cell) = newest(&mut entries, *number) {
                         cell.outcome.clone_from(outcome);
+                        cell.exited = *exited;
                         cell.result.clone_from(result);
                         cell.error.clone_from(error);
                         cell.traceback.clone_from(traceback);
@@ -272,10 +276,13 @@ fn newest(entries: &mut [Entry], number: u64) -> Option<&mut Cell> {
 }
 
 const LATE: &str = "late_output";
+/// The session was opened, and not empty.
+pub(super) const RESTORED: &str = "restored";
 
 fn happening(kind: &EventKind) -> Option<(&'static str, Option<u64>, &str)> {
     Some(match kind {
         EventKind::SessionOpened { branch: Some((handle, cell)), .. } => ("branched", Some(*cell), handle),
+        EventKind::SessionOpened { restored: true, .. } => (RESTORED, None, "with variables from a save"),
         EventKind::SessionOpened { .. } => ("opened", None, ""),
         EventKind::SessionClosed { reason } => ("closed", None, reason),
         EventKind::SessionRestarted { reason } => ("restarted", None, reason),
@@ -334,6 +341,7 @@ pub(super) mod tests {
             traceback: None,
             output_bytes: 0,
             duration_ms: 5,
+            exited: false,
         }
     }
 

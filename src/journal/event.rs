@@ -47,6 +47,9 @@ pub enum EventKind {
         /// The handle of the session it was branched off, and the newest cell of that which it holds.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         branch: Option<(String, u64)>,
+        /// It began with variables from a save.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        restored: bool,
     },
     SessionClosed {
         reason: String,
@@ -93,6 +96,9 @@ pub enum EventKind {
         #[serde(default)]
         output_bytes: u64,
         duration_ms: u64,
+        /// It called `sys.exit` to say that all is well; the outcome is `ok`.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        exited: bool,
     },
     CheckpointMade {
         cell: u64,

@@ -163,6 +163,8 @@ pub struct Reply {
     pub files: Vec<MadeFile>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<CellOutcome>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub exited: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

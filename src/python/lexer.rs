@@ -139,6 +139,27 @@ impl Statement<'_> {
         self.words.first().is_some_and(|(_, word)| COMPOUND.contains(word)) || self.opens_block()
     }
 
+    /// Of a function its defaults and annotations, which do not belong to its body.
+    fn head_of_function(&self) -> Option<&[(Kind, &str)]> {
+        let begin = if self.starts_with(&["def"]) {
+            1
+        } else if self.starts_with(&["async", "def"]) {
+            2
+        } else {
+            return None;
+        };
+        let mut depth = 0_usize;
+        let body = self.words.iter().position(|(kind, word)| {
+            match kind {
+                Kind::Open => depth += 1,
+                Kind::Close => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            depth == 0 && *word == ":"
+        });
+        self.words.get(begin..body.unwrap_or(self.words.len()))
+    }
+
     fn opens_block(&self) -> bool {
         self.words.last() == Some(&(Kind::Operator, ":"))
     }
@@ -242,27 +263,65 @@ pub fn is_only_a_cell(source: &str) -> bool {
     let mut functions: Vec<usize> = Vec::new();
     for statement in outline(source).statements {
         functions.retain(|indent| statement.indent > *indent);
-        if statement.starts_with(&["def"]) || statement.starts_with(&["async", "def"]) {
-            functions.push(statement.indent);
-        }
+        let is_outside = functions.is_empty();
+        let words = match statement.head_of_function() {
+            Some(head) => {
+                functions.push(statement.indent);
+                head
+            }
+            None => &statement.words,
+        };
+        // An f-string may hold an expression, and strings within that.
+        let has_expressions = words.iter().any(|(kind, word)| *kind == Kind::Text && is_template(word));
         let is_special = |(kind, word): &(Kind, &str)| match kind {
             Kind::Keyword => matches!(*word, "await" | "async" | "global"),
-            // An f-string may hold an expression.
-            Kind::Text => word.contains("await") && !word.starts_with(['"', '\'']),
+            Kind::Text => has_expressions && (word.contains("await") || word.contains("async")),
             _ => false,
         };
-        if functions.is_empty() && statement.words.iter().any(is_special) {
+        if is_outside && words.iter().any(is_special) {
             return true;
         }
     }
     false
 }
 
-/// The imports from `__future__`, which must come first in a file: where they are in the source.
-pub fn future_imports(source: &str) -> Vec<Range<usize>> {
-    let statements = outline(source).statements;
-    let futures = statements.into_iter().filter(|statement| statement.starts_with(&["from", "__future__", "import"]));
-    futures.map(|statement| statement.at).collect()
+/// Whether a string's prefix says that there may be expressions in it.
+fn is_template(text: &str) -> bool {
+    let prefix = text.split(['"', '\'']).next().unwrap_or_default();
+    prefix.contains(['f', 'F', 't', 'T'])
+}
+
+/// Whether source uses this name other than as the variable of a loop, as in `for _ in`. Says yes when in doubt.
+pub fn mentions(source: &str, name: &str) -> bool {
+    if !source.contains(name) {
+        return false;
+    }
+    let is_part = |c: char| is_name_start(c) || c.is_alphanumeric();
+    let in_text = |text: &str| {
+        text.match_indices(name)
+            .any(|(at, _)| !text[..at].ends_with(is_part) && !text[at + name.len()..].starts_with(is_part))
+    };
+    outline(source).statements.iter().any(|statement| {
+        let has_expressions = statement.words.iter().any(|(kind, word)| *kind == Kind::Text && is_template(word));
+        statement.words.iter().enumerate().any(|(at, (kind, word))| match kind {
+            Kind::Name if *word == name => {
+                let before = at.checked_sub(1).map(|before| statement.words[before].1);
+                let after = statement.words.get(at + 1).map(|after| after.1);
+                before != Some("for") || after != Some("in")
+            }
+            Kind::Text => has_expressions && in_text(word),
+            _ => false,
+        })
+    })
+}
+
+/// The imports from `__future__` that source begins with: where they are, if they have their lines for themselves.
+pub fn leading_futures(source: &str) -> Vec<Range<usize>> {
+    let statements = outline(source).statements.into_iter().take_while(|statement| {
+        statement.starts_with(&["from", "__future__", "import"])
+            && !statement.words.iter().any(|(_, word)| *word == ";")
+    });
+    statements.map(|statement| statement.at).collect()
 }
 
 #[cfg(test)]
@@ -343,6 +402,13 @@ mod tests {
             ("class A:\n    async def f(self):\n        await g()\n    x = 1", false),
             ("# await\n'await'", false),
             ("print(f'{await f()}')", true),
+            ("print(f'{d[\"a\"]}' '{await f()}')", true),
+            ("def g(x=await f()): return x", true),
+            ("def g(x: await f()): pass", true),
+            ("def g() -> (await f()):\n    pass", true),
+            ("@(await f())\ndef g(): pass", true),
+            ("async def g(x={1: 2}): await f()", false),
+            ("def g():\n    def h(x=await f()): pass", false),
             ("global x\nx = 1", true),
             ("def f():\n    global x\n    x = 1", false),
             ("def f():\n    x = '''\nawait y\n'''\n    return await_(x)", false),
@@ -352,9 +418,25 @@ mod tests {
     }
 
     #[test]
-    fn imports_from_the_future_are_found_where_they_are_statements() {
-        let source = "'from __future__ import x'\nfrom __future__ import (annotations,\n  division)  # why\nx = 1";
-        let found: Vec<_> = future_imports(source).into_iter().map(|at| &source[at]).collect();
+    fn imports_from_the_future_are_found_at_the_beginning() {
+        let source = "# why\nfrom __future__ import (annotations,\n  division)  # why\nx = 1\nfrom __future__ import y";
+        let found: Vec<_> = leading_futures(source).into_iter().map(|at| &source[at]).collect();
         assert_eq!(found, ["from __future__ import (annotations,\n  division)"]);
+        assert!(leading_futures("from __future__ import annotations; x = 1").is_empty());
+        assert!(leading_futures("'from __future__ import x'").is_empty());
+    }
+
+    #[test]
+    fn names_are_found_also_in_f_strings() {
+        for (source, expect) in [
+            ("_ + 1", true),
+            ("print(f'{_}')", true),
+            ("for _ in x: pass", false),
+            ("[_ for _ in x]", true),
+            ("a_b = '_'", false),
+            ("f'{a_b}'", false),
+        ] {
+            assert_eq!(mentions(source, "_"), expect, "{source:?}");
+        }
     }
 }

@@ -62,6 +62,8 @@ pub struct Variables {
 #[derive(Debug)]
 pub struct Execution {
     pub outcome: Outcome,
+    /// It called `sys.exit` to say that all is well.
+    pub exited: bool,
     pub result: Option<String>,
     /// Length of the whole result, when the worker cut it.
     pub result_chars: Option<u64>,
@@ -99,6 +101,7 @@ impl Execution {
     pub(super) fn cut_short(outcome: Outcome, duration: Duration, notes: Vec<String>) -> Self {
         Self {
             outcome,
+            exited: false,
             result: None,
             result_chars: None,
             error: None,

@@ -337,6 +337,7 @@ impl Sessions {
                 cwd: info.cwd.display().to_string(),
                 startup: info.startup.clone(),
                 branch,
+                restored: session.restored().is_some(),
             },
         );
         let mut registry = self.registry.lock().expect("no panic while locked");

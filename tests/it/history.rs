@@ -195,6 +195,127 @@ fn an_exported_script_runs_to_its_end_in_plain_python() {
     });
 }
 
+/// Cells that a file cannot hold as they are, or that end a file and not a session.
+const AWKWARD: &[(&str, &[&str])] = &[
+    ("an error at run time that is called SyntaxError", &["x = 1\neval('(')", "print(x)"]),
+    ("an own SyntaxError", &["class SyntaxError(Exception): pass\ny = 5\nraise SyntaxError('x')", "print(y)"]),
+    ("no Python at all", &["x = = 1", "%time 1", "print(1)"]),
+    (
+        "await in the head of a function",
+        &[
+            "async def f(): return 3",
+            "def g(x=await f()): return x\nprint(g())",
+            "def g(x: await f()): pass\nprint(g.__annotations__)",
+            "def g() -> (await f()): pass\nprint(g.__annotations__)",
+            "async def deco(): return lambda g: g",
+            "@(await deco())\ndef h(): print(5)\nh()",
+        ],
+    ),
+    (
+        "the last value",
+        &["41 + 1", "print(_)", "x = 5", "[_, x]", "7;", "for _x in _: print(f'{_}')", "None", "print(_)"],
+    ),
+    ("display", &["display('hi', 1)", "display([1])\nprint(2)"]),
+    ("a NUL", &["x = 1\ny = '\0'", "# \0\nprint(3)", "print(2)"]),
+    (
+        "control characters",
+        &["print(ascii('a\x0b\x1b\x7f\u{85}'))", "x = 1\x0c\nprint(x)", "print(1)\rprint(2)\n1 / 0"],
+    ),
+    (
+        "a future that begins later",
+        &[
+            "def f(a: 1 + 1): pass\nprint(f.__annotations__)",
+            "from __future__ import annotations\ndef g(a: 1 + 1): pass\nprint(g.__annotations__)",
+            "def h(a: 1 + 1): pass\nprint(h.__annotations__)",
+        ],
+    ),
+    (
+        "a future from the beginning",
+        &[
+            "from __future__ import annotations\ndef g(a: 1 + 1): pass\nprint(g.__annotations__)",
+            "1 / 0",
+            "from __future__ import annotations; print(annotations.optional)",
+            "def h(a: 1 + 1): pass\nprint(h.__annotations__)",
+        ],
+    ),
+    (
+        "a future that raises",
+        &["from __future__ import annotations\n1 / 0", "def h(a: zz): pass\nprint(h.__annotations__)"],
+    ),
+    ("an interrupt of its own", &["x = 9\nraise KeyboardInterrupt", "print(x)"]),
+    (
+        "exits",
+        &[
+            "import sys\ndef leave(code):\n    sys.exit(code)",
+            "print(1)\nleave(0)",
+            "print(2)\nleave(3)",
+            "print(3)\nraise SystemExit",
+        ],
+    ),
+    (
+        "names of the script's own",
+        &[
+            "_ast = _loop = _run_cell = _traceback = _asyncio = None\n1 / 0",
+            "async def f(): return 3",
+            "for name in list(globals()):\n    if name[:2] != '__' and name != 'f': del globals()[name]",
+            "print(await f())",
+        ],
+    ),
+    (
+        "an error that cannot be shown",
+        &["class E(Exception):\n    def __str__(self): raise SystemExit(1)\nraise E", "print(1)"],
+    ),
+    ("stderr", &["import sys\nsys.stderr = sys.stdout\n1 / 0", "print(1)"]),
+    ("its source", &["import inspect\ndef f():\n    return 1\nprint(inspect.getsource(f))\n1 / 0"]),
+];
+
+#[test]
+fn an_exported_script_prints_what_the_session_printed() {
+    on_each_python(async |core| {
+        for (what, cells) in AWKWARD {
+            let session = core.session().await;
+            let mut expected = String::new();
+            for code in *cells {
+                expected += &session.run(code).await.stdout;
+            }
+            let script = export(core, &name(&session), Format::Py).await;
+            assert_eq!(run_script(core, &script.text, ""), expected, "{what}\n{}", script.text);
+            core.daemon.sessions.close(&core.caller, &name(&session)).await.expect("it is open");
+        }
+    });
+}
+
+#[test]
+fn neither_a_path_nor_startup_code_keeps_a_script_from_running() {
+    on_newest_python(async |core| {
+        let cwd = core.home.work().join("coding=utf-7");
+        fs::create_dir_all(&cwd).expect("the home is writable");
+        let startup = Some("k = 5\nraise SystemExit".to_owned());
+        let session = core.open_session(OpenOptions { cwd: Some(cwd), startup, ..OpenOptions::default() }).await;
+        let session = session.expect("it opens");
+        let printed = session.run("print(k, ascii('+AGE-é'))").await.stdout;
+        let script = export(core, &name(&session), Format::Py).await.text;
+        assert_eq!(run_script(core, &script, ""), printed, "{script}");
+    });
+}
+
+#[test]
+fn an_export_says_that_variables_came_from_a_save() {
+    let home = Home::new();
+    let mut client = home.initialized_client();
+    client.data("open_session", &json!({"name": "first"}));
+    client.data("execute", &json!({"target": "first", "code": "w = 3", "output": "json"}));
+    client.data("save_session", &json!({"target": "first"}));
+    client.data("open_session", &json!({"name": "second", "restore": "first"}));
+    client.data("execute", &json!({"target": "second", "code": "print(w)", "output": "json"}));
+    let text = |client: &mut crate::support::Client, target: &str| {
+        let exported = client.data("export_session", &json!({"target": target, "format": "py"}));
+        exported["text"].as_str().expect("it is short").to_owned()
+    };
+    assert!(text(&mut client, "second").contains("# Note: the session was opened with variables from a save"));
+    assert!(!text(&mut client, "first").contains("Note"));
+}
+
 #[test]
 fn an_exported_notebook_holds_what_jupyter_expects() {
     on_each_python(async |core| {

@@ -258,6 +258,7 @@ impl Task {
         });
         let mut execution = Execution {
             outcome,
+            exited: reply.exited,
             result,
             result_chars,
             error,
@@ -313,6 +314,7 @@ impl Task {
                 traceback: execution.error.as_ref().map(|error| error.traceback.clone()),
                 output_bytes: printed.total_bytes,
                 duration_ms: u64::try_from(execution.duration.as_millis()).unwrap_or(u64::MAX),
+                exited: execution.exited,
             },
         );
         {
