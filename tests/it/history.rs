@@ -280,7 +280,7 @@ fn an_exported_script_prints_what_the_session_printed() {
             }
             let script = export(core, &name(&session), Format::Py).await;
             assert_eq!(run_script(core, &script.text, ""), expected, "{what}\n{}", script.text);
-            core.daemon.sessions.close(&core.caller, &name(&session)).await.expect("it is open");
+            core.close_session(&session).await;
         }
     });
 }
@@ -308,12 +308,12 @@ fn an_export_says_that_variables_came_from_a_save() {
     client.data("save_session", &json!({"target": "first"}));
     client.data("open_session", &json!({"name": "second", "restore": "first"}));
     client.data("execute", &json!({"target": "second", "code": "print(w)", "output": "json"}));
-    let text = |client: &mut crate::support::Client, target: &str| {
+    let mut text = |target: &str| {
         let exported = client.data("export_session", &json!({"target": target, "format": "py"}));
         exported["text"].as_str().expect("it is short").to_owned()
     };
-    assert!(text(&mut client, "second").contains("# Note: the session was opened with variables from a save"));
-    assert!(!text(&mut client, "first").contains("Note"));
+    assert!(text("second").contains("# Note: the session was opened with variables from a save"));
+    assert!(!text("first").contains("Note"));
 }
 
 #[test]
