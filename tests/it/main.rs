@@ -28,6 +28,7 @@ mod output;
 mod packages;
 mod repl;
 mod saving;
+mod schemas;
 mod sealed;
 mod templates;
 mod tools;

@@ -12,7 +12,10 @@ use std::{collections::BTreeSet, sync::Arc, sync::LazyLock};
 
 use futures::future::BoxFuture;
 use rmcp::model::{CallToolResult, JsonObject, ToolAnnotations};
-use schemars::JsonSchema;
+use schemars::{
+    JsonSchema,
+    generate::{Contract, SchemaSettings},
+};
 use serde::de::DeserializeOwned;
 
 use super::{render, server::Call};
@@ -453,7 +456,7 @@ fn input<T: JsonSchema>() -> JsonObject {
             _ => {}
         }
     }
-    let mut schema = serde_json::Value::Object(schema::<T>());
+    let mut schema = serde_json::Value::Object(short_schema::<T>(Contract::Deserialize));
     without_null(&mut schema);
     match schema {
         serde_json::Value::Object(schema) => schema,
@@ -461,9 +464,15 @@ fn input<T: JsonSchema>() -> JsonObject {
     }
 }
 
-/// A schema as short as it can be said: models pay for every word, and validators stumble over `format: uint64`.
+/// An output schema: of what is said, which is not always what could be read back.
 fn schema<T: JsonSchema>() -> JsonObject {
-    let settings = schemars::generate::SchemaSettings::draft2020_12().with(|settings| {
+    short_schema::<T>(Contract::Serialize)
+}
+
+/// A schema as short as it can be said: models pay for every word, and validators stumble over `format: uint64`.
+fn short_schema<T: JsonSchema>(contract: Contract) -> JsonObject {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.contract = contract;
         settings.inline_subschemas = true;
         settings.meta_schema = None;
     });
