@@ -72,15 +72,33 @@ pub enum Work {
 }
 
 impl Work {
-    /// Code that does the same, for history; none when it is the code itself.
+    /// Code that does the same, also in another interpreter, for history; none when it is the code itself.
     fn as_code(&self) -> Option<String> {
+        const RUN_FILE: &str = r#"
+    import os, sys
+    names, argv, absent = globals(), sys.argv, object()
+    was, directory = names.get("__file__", absent), os.path.dirname(os.path.realpath(file))
+    sys.argv, names["__file__"] = [file, *args], file
+    sys.path.insert(0, directory)
+    try:
+        with open(file, "rb") as source:
+            exec(compile(source.read(), file, "exec", dont_inherit=True), names)
+    except SystemExit as exit:
+        if exit.code not in (None, 0):
+            raise
+    finally:
+        sys.argv = argv
+        if directory in sys.path:
+            sys.path.remove(directory)
+        names.pop("__file__", None)
+        if was is not absent:
+            names["__file__"] = was
+"#;
         let Self::File { file, args } = self else { return None };
         let file = literal::string(&file.display().to_string());
-        let argv: Vec<_> = std::iter::once(file.clone()).chain(args.iter().map(|arg| literal::string(arg))).collect();
-        let argv = argv.join(", ");
-        Some(format!(
-            "import sys; sys.argv = [{argv}]\nexec(compile(open({file}).read(), {file}, \"exec\"))  # run_file"
-        ))
+        let args: Vec<_> = args.iter().map(|arg| literal::string(arg)).collect();
+        let call = format!("_run_file({file}, [{}])", args.join(", "));
+        Some(format!("def _run_file(file, args):{RUN_FILE}{call}  # run_file\ndel _run_file"))
     }
 
     fn into_request(self, cell: u64) -> (Op, String) {

@@ -4,11 +4,13 @@ use std::{fs, path::Path, process::Command};
 
 use pylair::{
     history::{self, Export, Format, Subject},
-    session::{OpenOptions, Outcome, RestartMode},
+    session::{OnTimeout, OpenOptions, Outcome, RestartMode, Work},
 };
 use serde_json::{Value, json};
 
-use crate::support::{Core, Home, TestSession, WAIT_FOREVER, newest_python, on_each_python, on_newest_python, text_of};
+use crate::support::{
+    Core, Home, TestSession, WAIT_FOREVER, newest_python, on_each_python, on_newest_python, report, text_of,
+};
 
 async fn find(core: &Core, target: &str) -> Subject {
     history::find(&core.daemon.sessions, &core.daemon.journal, &core.caller, target).await.expect("it is known")
@@ -314,6 +316,38 @@ fn an_export_says_that_variables_came_from_a_save() {
     };
     assert!(text("second").contains("# Note: the session was opened with variables from a save"));
     assert!(!text("first").contains("Note"));
+}
+
+#[test]
+fn a_file_that_was_run_is_run_again_by_an_export_from_anywhere() {
+    on_each_python(async |core| {
+        let directory = core.home.work().join("project");
+        fs::create_dir_all(&directory).expect("the home is writable");
+        fs::write(directory.join("helper.py"), "value = 7\n").expect("the home is writable");
+        let script = "import sys, os, helper\nprint(__name__, os.path.basename(__file__), sys.argv[1:], sys.path[0] == os.path.dirname(__file__))\n\
+            kept = helper.value\nsys.path.append('/added')\ndef double(): return kept * 2\nsys.exit(0)\n";
+        let file = fs::canonicalize(&directory).expect("it was made").join("main.py");
+        fs::write(&file, script).expect("the home is writable");
+        let session = core.session().await;
+        session.value("import sys\n__file__ = 'mine'\nargv = sys.argv\nsys.exit").await;
+        let work = Work::File { file: file.clone(), args: vec!["-v".to_owned(), "it's \"x\"".to_owned()] };
+        let job = session.session.run(work, None, OnTimeout::Keep, "test").await.expect("it is idle");
+        assert_eq!(report(&job).await.outcome, Outcome::Ok);
+        session.value("more = double()").await;
+        let script = export(core, &name(&session), Format::Py).await.text;
+        let last = "print(kept, more, __file__, sys.argv is argv, '/added' in sys.path, '_run_file' in globals())\n\
+            print(any(entry.endswith('project') for entry in sys.path))";
+        let printed = run_script(core, &script, last);
+        let expected = "__main__ main.py ['-v', 'it\\'s \"x\"'] True\n7 14 mine True True False\nFalse\n";
+        assert_eq!(printed, expected, "{script}");
+        let file = directory.join("fails.py");
+        fs::write(&file, "raise SystemExit(3)").expect("the home is writable");
+        let work = Work::File { file, args: Vec::new() };
+        let job = session.session.run(work, None, OnTimeout::Keep, "test").await.expect("it is idle");
+        assert_eq!(report(&job).await.outcome, Outcome::Raised);
+        let script = export(core, &name(&session), Format::Py).await.text;
+        assert!(run_script(core, &script, "print('the end', __file__)").ends_with("the end mine\n"));
+    });
 }
 
 #[test]
