@@ -166,11 +166,33 @@ fn kind_of(head: &[u8]) -> &'static str {
         (0, b"ARROW1", "Arrow file"),
         (0, b"\x93NUMPY", "NumPy array"),
         (0, b"\x89HDF", "HDF5 file"),
-        (0, b"\xff\xfe", "UTF-16 text"),
-        (0, b"\xfe\xff", "UTF-16 text"),
     ];
     let is = |(at, magic, _): &&(usize, &[u8], &str)| head.get(*at..at + magic.len()) == Some(*magic);
-    KINDS.iter().find(is).map_or("binary data, or text that is not UTF-8", |(_, _, kind)| kind)
+    match KINDS.iter().find(is) {
+        Some((_, _, kind)) => kind,
+        None if is_utf16(head) => "UTF-16 text",
+        None => "binary data, or text that is not UTF-8",
+    }
+}
+
+/// Two bytes that look like a mark say little: what follows has to be text as well, and enough of it.
+fn is_utf16(head: &[u8]) -> bool {
+    const MIN_CHARACTERS: usize = 4;
+    let unit: fn([u8; 2]) -> u16 = match head {
+        [0xff, 0xfe, ..] => u16::from_le_bytes,
+        [0xfe, 0xff, ..] => u16::from_be_bytes,
+        _ => return false,
+    };
+    // The head of a long file may end in the middle of a pair.
+    let is_whole = head.len() < HEAD_BYTES;
+    let (pairs, rest) = head[2..].as_chunks::<2>();
+    let units: Vec<u16> = pairs.iter().map(|pair| unit(*pair)).collect();
+    let (last, count) = (units.len().saturating_sub(1), units.len());
+    let is_text = char::decode_utf16(units).enumerate().all(|(at, decoded)| match decoded {
+        Ok(c) => !c.is_control() || matches!(c, '\t' | '\n' | '\r'),
+        Err(_) => !is_whole && at == last,
+    });
+    count >= MIN_CHARACTERS && is_text && (rest.is_empty() || !is_whole)
 }
 
 #[cfg(test)]
@@ -197,6 +219,12 @@ mod tests {
         assert_eq!(kind_of(b"\x89PNG\r\n\x1a\nrest"), "PNG image");
         assert_eq!(kind_of(b"RIFF....WEBP"), "WebP image");
         assert_eq!(kind_of(b"\0\0"), "binary data, or text that is not UTF-8");
+        let utf16 = |text: &str| [0xfeff].into_iter().chain(text.encode_utf16()).flat_map(u16::to_le_bytes).collect();
+        let (text, long): (Vec<u8>, Vec<u8>) = (utf16("hé 😀\n"), utf16(&"x😀".repeat(HEAD_BYTES)));
+        assert_eq!((kind_of(&text), kind_of(&long[..HEAD_BYTES])), ("UTF-16 text", "UTF-16 text"));
+        for bytes in [&b"\xff\xfe\0\x01\x02\x03"[..], b"\xff\xfe\0\0\x41\0\0\0\x42\0\0\0", &text[..text.len() - 1]] {
+            assert_eq!(kind_of(bytes), "binary data, or text that is not UTF-8", "{bytes:?}");
+        }
         assert!(!is_whole_image(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR and then cut"));
         assert!(is_whole_image(b"\xff\xd8\xff\xe0 and so on \xff\xd9\n"));
     }

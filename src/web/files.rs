@@ -25,7 +25,7 @@ use tokio_util::io::ReaderStream;
 
 use super::{
     api::{self, ApiError, Origin},
-    form::{self, Form},
+    form::{self, Form, Part},
     router::Entrance,
 };
 use crate::{
@@ -71,67 +71,94 @@ async fn upload(
     request: Request,
 ) -> Result<Response, ApiError> {
     let _hold = daemon.hold(Holder::Request);
-    let named = query.path.unwrap_or_default();
+    let named = query.path.clone().unwrap_or_default();
     let length = number(request.headers(), header::CONTENT_LENGTH);
     if length.is_some_and(|length| length > MAX_UPLOAD_BYTES) {
         return Err(Error::TooLarge { path: named, limit: MAX_UPLOAD_BYTES }.into());
     }
-    let caller = caller(&daemon, entrance, query.target.is_some()).await?;
-    let session = daemon.sessions.target(&caller, query.target.as_deref()).await?;
-    let mut batch = Batch { session, staged: Vec::new(), buffer: Vec::new() };
     let content_type = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let content_type = content_type.map(|kind| kind.trim().to_owned()).unwrap_or_default();
     let is_over = AtomicBool::new(false);
     let body = std::pin::pin!(limited(request.into_body().into_data_stream(), &is_over));
     let received = if content_type.get(..FORM.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(FORM)) {
-        receive_form(&mut batch, if named.is_empty() { UPLOADS } else { &named }, &content_type, body).await
+        receive_form(&daemon, entrance, query, &content_type, body).await
     } else {
         let path = if named.is_empty() { format!("{UPLOADS}/{}", new_name()) } else { named.clone() };
-        receive_file(&mut batch, path, body).await
+        let batch = Batch::to(&daemon, entrance, query.target.as_deref()).await?;
+        receive_file(batch, path, body).await
     };
     if is_over.load(Ordering::Relaxed) {
         return Err(Error::TooLarge { path: named, limit: MAX_UPLOAD_BYTES }.into());
     }
-    received?;
-    Ok(Json(batch.commit().await?).into_response())
+    Ok(Json(received?.commit().await?).into_response())
 }
 
 async fn receive_file(
-    batch: &mut Batch,
+    mut batch: Batch,
     path: String,
     mut body: impl Stream<Item = Result<Bytes, String>> + Unpin,
-) -> Result<(), ApiError> {
+) -> Result<Batch, ApiError> {
     batch.begin(path).await?;
     while let Some(chunk) = body.next().await {
         let broken = |error| ApiError::bad(format!("the upload broke off: {error}"), "send it again");
         batch.write(&chunk.map_err(broken)?).await?;
     }
-    batch.flush().await
+    batch.flush().await?;
+    Ok(batch)
 }
 
+/// The fields `target` and `path` of a form mean what they mean in the address, as long as no file has come before them.
 async fn receive_form(
-    batch: &mut Batch,
-    directory: &str,
+    daemon: &Arc<Daemon>,
+    entrance: Entrance,
+    mut query: UploadQuery,
     content_type: &str,
     body: impl Stream<Item = Result<Bytes, String>> + Unpin,
-) -> Result<(), ApiError> {
+) -> Result<Batch, ApiError> {
     let bad = |error: form::Error| ApiError::bad(format!("the form is not valid: {error}"), FORM_HINT);
     let mut form = Form::new(content_type, body).map_err(bad)?;
-    while let Some(name) = form.next_part().await.map_err(bad)? {
-        // A field, not a file.
+    let mut batch = None;
+    while let Some(Part { field, file }) = form.next_part().await.map_err(bad)? {
+        let Some(name) = file else {
+            let place = match field.as_str() {
+                _ if batch.is_some() => {
+                    let message = format!("the field `{}` comes after a file", field.escape_debug());
+                    return Err(ApiError::bad(message, FIELD_HINT));
+                }
+                "target" => &mut query.target,
+                "path" => &mut query.path,
+                _ => {
+                    let message = format!("there is no field `{}`", field.escape_debug());
+                    return Err(ApiError::bad(message, FIELD_HINT));
+                }
+            };
+            let text = form.text().await.map_err(bad)?;
+            // As a person leaves it who means nothing in particular.
+            if text.is_empty() {
+                continue;
+            }
+            if place.as_ref().is_some_and(|other| *other != text) {
+                return Err(ApiError::bad(format!("`{field}` is said twice, and not the same"), FIELD_HINT));
+            }
+            *place = Some(text);
+            continue;
+        };
+        // A browser's field for files, in which none was chosen.
         if name.is_empty() {
             continue;
         }
+        let batch = match &mut batch {
+            Some(batch) => batch,
+            None => batch.insert(Batch::to(daemon, entrance, query.target.as_deref()).await?),
+        };
+        let directory = query.path.as_deref().filter(|path| !path.is_empty()).unwrap_or(UPLOADS);
         batch.begin(format!("{}/{}", directory.trim_end_matches('/'), plain_name(&name)?)).await?;
         while let Some(chunk) = form.next_chunk().await.map_err(bad)? {
             batch.write(&chunk).await?;
         }
         batch.flush().await?;
     }
-    if batch.staged.is_empty() {
-        return Err(ApiError::bad("the form has no file", FORM_HINT));
-    }
-    Ok(())
+    batch.ok_or_else(|| ApiError::bad("the form has no file", FORM_HINT))
 }
 
 /// The body until it is over the limit: one limit for all files of a form, and for what is around them.
@@ -153,6 +180,7 @@ fn limited(
 
 const FORM: &str = "multipart/form-data";
 const FORM_HINT: &str = "send multipart/form-data whose parts have file names, or the file itself as the body";
+const FIELD_HINT: &str = "`target` and `path` are the fields of a form, and come before its files";
 
 /// Files that have arrived and wait for the others. Dropped, they are gone.
 struct Batch {
@@ -163,6 +191,13 @@ struct Batch {
 }
 
 impl Batch {
+    /// For this session, or the default one.
+    async fn to(daemon: &Arc<Daemon>, entrance: Entrance, target: Option<&str>) -> Result<Self, ApiError> {
+        let caller = caller(daemon, entrance, target.is_some()).await?;
+        let session = daemon.sessions.target(&caller, target).await?;
+        Ok(Self { session, staged: Vec::new(), buffer: Vec::new() })
+    }
+
     async fn begin(&mut self, path: String) -> Result<(), ApiError> {
         if self.staged.iter().any(|(other, _)| *other == path) {
             return Err(ApiError::bad(format!("two files are called `{path}`"), "give each a name of its own"));

@@ -6,6 +6,7 @@ use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt};
 
 const MAX_HEADER_BYTES: usize = 16 << 10;
+const MAX_TEXT_BYTES: usize = 8 << 10;
 /// As RFC 2046 has it.
 const MAX_BOUNDARY_BYTES: usize = 70;
 
@@ -15,6 +16,8 @@ pub(super) enum Error {
     Boundary,
     #[error("the header of a part is over the limit of {MAX_HEADER_BYTES} bytes or not UTF-8")]
     Header,
+    #[error("a field is over the limit of {MAX_TEXT_BYTES} bytes or not UTF-8")]
+    Text,
     #[error("something else than a part follows a boundary")]
     Boundaries,
     #[error("it ends in the middle")]
@@ -29,6 +32,14 @@ pub(super) struct Form<S> {
     /// With the line break before it, which belongs to it and not to the data.
     boundary: Vec<u8>,
     place: Place,
+}
+
+/// What the header of a part says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Part {
+    pub field: String,
+    /// None for a field that is no file.
+    pub file: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,8 +63,8 @@ where
         Ok(Self { chunks, buffer, boundary, place: Place::Data })
     }
 
-    /// Goes to the next part and returns its file name, empty when it has none. What was left of the part before is skipped.
-    pub async fn next_part(&mut self) -> Result<Option<String>, Error> {
+    /// Goes to the next part. What was left of the part before is skipped.
+    pub async fn next_part(&mut self) -> Result<Option<Part>, Error> {
         while self.next_chunk().await?.is_some() {}
         if self.place == Place::End {
             return Ok(None);
@@ -83,9 +94,23 @@ where
         }
         self.place = Place::Data;
         let disposition = lines.split("\r\n").filter_map(|line| line.split_once(':')).find_map(|(name, value)| {
-            name.trim().eq_ignore_ascii_case("content-disposition").then(|| file_name(value))
+            name.trim()
+                .eq_ignore_ascii_case("content-disposition")
+                .then(|| Part { field: parameter(value, "name").unwrap_or_default(), file: file_name(value) })
         });
-        Ok(Some(disposition.flatten().unwrap_or_default()))
+        Ok(Some(disposition.unwrap_or_default()))
+    }
+
+    /// The rest of the part as a text, such as somebody may have typed into a field.
+    pub async fn text(&mut self) -> Result<String, Error> {
+        let mut text = Vec::new();
+        while let Some(chunk) = self.next_chunk().await? {
+            text.extend_from_slice(&chunk);
+            if text.len() > MAX_TEXT_BYTES {
+                return Err(Error::Text);
+            }
+        }
+        String::from_utf8(text).map_err(|_| Error::Text)
     }
 
     /// More of the part's data; none at its end.
@@ -188,17 +213,17 @@ mod tests {
     const TYPE: &str = "multipart/form-data; charset=utf-8; boundary=\"XX\"";
 
     /// The parts of a body that comes in chunks of this size.
-    fn parts(body: &[u8], size: usize) -> Result<Vec<(String, Vec<u8>)>, Error> {
+    fn parts(body: &[u8], size: usize) -> Result<Vec<(Part, Vec<u8>)>, Error> {
         let chunks = body.chunks(size).map(|chunk| Ok::<_, String>(Bytes::copy_from_slice(chunk)));
         let mut form = Form::new(TYPE, futures::stream::iter(chunks))?;
         futures::executor::block_on(async {
             let mut parts = Vec::new();
-            while let Some(name) = form.next_part().await? {
+            while let Some(part) = form.next_part().await? {
                 let mut data = Vec::new();
                 while let Some(chunk) = form.next_chunk().await? {
                     data.extend_from_slice(&chunk);
                 }
-                parts.push((name, data));
+                parts.push((part, data));
             }
             Ok(parts)
         })
@@ -211,11 +236,12 @@ mod tests {
             content-disposition: form-data; name=b\r\n\r\n\r\n--XX\r\n\r\n\
             nothing said\r\n--XX\r\nContent-Disposition: form-data; filename=\"x\"; filename*=utf-8''%C3%A9.txt\r\n\r\n\
             \xff\0\r\n--XX--\r\nepilogue";
+        let part = |field: &str, file: Option<&str>| Part { field: field.to_owned(), file: file.map(str::to_owned) };
         let expected = vec![
-            ("one; two.txt".to_owned(), b"first\r\n--X\r\n-- not a boundary".to_vec()),
-            (String::new(), Vec::new()),
-            (String::new(), b"nothing said".to_vec()),
-            ("é.txt".to_owned(), b"\xff\0".to_vec()),
+            (part("a", Some("one; two.txt")), b"first\r\n--X\r\n-- not a boundary".to_vec()),
+            (part("b", None), Vec::new()),
+            (part("", None), b"nothing said".to_vec()),
+            (part("", Some("é.txt")), b"\xff\0".to_vec()),
         ];
         for size in 1..body.len() {
             assert_eq!(parts(body, size), Ok(expected.clone()), "in chunks of {size}");

@@ -526,6 +526,7 @@ fn the_tools_read_and_write_in_the_default_session() {
         ("write_file", json!({"path": "c", "content": "A", "base64": true}), "bad_argument"),
         ("write_file", json!({"path": "../c", "content": "A"}), "outside_workspace"),
         ("read_file", json!({"path": "c"}), "not_found"),
+        ("read_file", json!({"path": "data/a.txt", "max_bytes": 0}), "bad_argument"),
         ("delete_file", json!({"path": "data"}), "not_empty"),
         ("list_files", json!({"target": "nowhere"}), "unknown_session"),
     ] {
@@ -576,7 +577,7 @@ fn uploads_and_downloads_go_to_the_workspace() {
     let unnamed = json_of(&post("", b"x").send().body)["files"][0]["path"].clone();
     assert!(unnamed.as_str().is_some_and(|path| path.starts_with("uploads/upload-")), "{unnamed}");
     let form = b"--B\r\nContent-Disposition: form-data; name=\"f\"; filename=\"../a.txt\"\r\n\r\nA\r\n\
-        --B\r\nContent-Disposition: form-data; name=\"g\"\r\n\r\nnot a file\r\n\
+        --B\r\nContent-Disposition: form-data; name=\"f\"; filename=\"\"\r\n\r\n\r\n\
         --B\r\nContent-Disposition: form-data; name=\"f\"; filename=\"b.html\"\r\n\r\n<script>\r\n--B--\r\n";
     let as_form =
         |query: &str, body: &[u8]| post(query, body).header("Content-Type", "multipart/form-data; boundary=B");
@@ -625,6 +626,41 @@ fn uploads_and_downloads_go_to_the_workspace() {
         assert_eq!(response.status, status, "{response:?}");
     }
     assert_eq!(server.request("GET", "/api/sessions", "").send().body.matches("\"handle\"").count(), 1);
+}
+
+#[test]
+fn the_fields_of_a_form_say_where_its_files_go() {
+    let home = Home::new();
+    let server = home.serve();
+    let open = json!({"name": "lab", "from": {"cwd": home.work()}}).to_string();
+    assert_eq!(server.request("POST", "/api/sessions", open).send().status, 200);
+    let field =
+        |name: &str, value: &str| format!("--B\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n");
+    let file = "--B\r\nContent-Disposition: form-data; name=\"f\"; filename=\"a.txt\"\r\n\r\nA\r\n";
+    let send = |query: &str, parts: &[&str]| {
+        let body = format!("{}--B--\r\n", parts.concat());
+        let request = server.request("POST", &format!("/files/upload{query}"), body);
+        request.header("Content-Type", "multipart/form-data; boundary=B").send()
+    };
+    let (target, path) = (field("target", "lab"), field("path", "data/in"));
+    let answer = send("", &[&target, &path, file]);
+    let written = json!({"session": "lab", "files": [{"path": "data/in/a.txt", "bytes": 1, "created": true}]});
+    assert_eq!((answer.status, json_of(&answer.body)), (200, written));
+    assert_eq!(send("?target=lab", &[&target, &field("path", ""), file]).status, 200, "the same twice, and nothing");
+    for (query, parts, part) in [
+        ("", vec![file, &target], "the field `target` comes after a file"),
+        ("?target=lab", vec![file, &path], "the field `path` comes after a file"),
+        ("?target=lab", vec![&field("sesion", "lab"), file], "there is no field `sesion`"),
+        ("?target=other", vec![&target, file], "`target` is said twice"),
+        ("", vec![&field("target", &"x".repeat(10_000)), file], "over the limit of 8192 bytes"),
+        ("", vec![&target], "the form has no file"),
+    ] {
+        let refused = send(query, &parts);
+        assert_eq!(refused.status, 400, "{refused:?}");
+        assert!(refused.body.contains(part), "{refused:?}");
+    }
+    assert_eq!(send("", &[&field("target", "nowhere"), file]).status, 404);
+    assert!(home.work().join("data/in/a.txt").exists());
 }
 
 #[test]

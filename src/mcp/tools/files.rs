@@ -75,6 +75,9 @@ pub struct ReadArgs {
 /// Answers in blocks without structure: clients that find structure drop images and text.
 pub async fn read(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: ReadArgs = parse(&call)?;
+    if args.max_bytes == Some(0) {
+        return Err(session::Error::BadArgument("max_bytes is 0, which would read nothing".to_owned()).into());
+    }
     let session = call.daemon.sessions.existing(&call.caller, args.target.as_deref()).await?;
     let max_bytes = args.max_bytes.unwrap_or(DEFAULT_PAGE_BYTES).min(MAX_PAGE_BYTES);
     let page = session.workspace().read(&args.path, args.offset.unwrap_or(0), max_bytes).await?;
