@@ -8,6 +8,9 @@ use serde::Serialize;
 
 use crate::session::{Outcome, Report};
 
+/// As many files of a cell are named in the text; the structured form has them all.
+const SHOWN_FILES: usize = 10;
+
 /// An execution as text a model reads: what was printed, the value, the traceback, one line of facts, notes.
 pub fn report_text(report: &Report) -> String {
     let mut text = String::with_capacity(report.merged.len() + 256);
@@ -48,13 +51,21 @@ pub fn report_text(report: &Report) -> String {
         }
     }
     text.push(']');
+    let mut files = 0;
     for display in &report.displays {
+        files += usize::from(display.is_file());
+        if display.is_file() && files > SHOWN_FILES {
+            continue;
+        }
         let title = display.title.as_deref().map(|title| format!("{title}, ")).unwrap_or_default();
         let place = match &display.resource {
             Some(resource) if display.inline.is_none() => format!("read {resource}"),
             _ => "shown".to_owned(),
         };
         let _infallible = write!(text, "\n[{title}{}, {}: {place}]", display.mime, size_text(display.bytes));
+    }
+    if files > SHOWN_FILES {
+        let _infallible = write!(text, "\n[and {} more files]", files - SHOWN_FILES);
     }
     if report.outcome == Outcome::Running {
         let _infallible = write!(
@@ -169,6 +180,22 @@ mod tests {
     #[test]
     fn a_quiet_success_is_short() {
         assert_eq!(report_text(&sample()), "hi\nOut[4]: 42\n[cell 4: ok, session main, 1.23 ms, new: x]");
+    }
+
+    #[test]
+    fn of_many_files_some_are_named_and_the_others_counted() {
+        let mut report = sample();
+        let file = |number: usize| crate::session::Display {
+            mime: "text/csv".into(),
+            resource: Some(crate::session::file_uri("main", &format!("{number}.csv"))),
+            title: Some(format!("{number}.csv")),
+            ..Default::default()
+        };
+        report.displays = (0..10).map(file).collect();
+        let text = report_text(&report);
+        assert!(text.ends_with("[9.csv, text/csv, 0 bytes: read pylair://file/main/9.csv]"), "{text}");
+        report.displays = (0..13).map(file).collect();
+        assert_eq!(report_text(&report), format!("{text}\n[and 3 more files]"));
     }
 
     #[test]

@@ -73,11 +73,25 @@ impl Display {
             ..Self::default()
         }
     }
+
+    pub fn is_file(&self) -> bool {
+        self.resource.as_deref().is_some_and(|resource| resource.starts_with(FILES))
+    }
+}
+
+/// What begins the address of a file.
+const FILES: &str = "pylair://file/";
+
+/// Files that programs make for themselves and that are of no use to anybody else.
+fn is_by_product(path: &str) -> bool {
+    const ENDINGS: &[&str] = &["-journal", "-wal", "-shm", ".pyc", ".swp", "~"];
+    let name = path.rsplit('/').next().unwrap_or(path);
+    name.starts_with(".~lock") || ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
 
 /// Where a file of a session's workspace is read.
 pub fn file_uri(session: &str, path: &str) -> String {
-    let mut uri = format!("pylair://file/{session}/");
+    let mut uri = format!("{FILES}{session}/");
     for byte in path.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
             uri.push(char::from(byte));
@@ -146,7 +160,8 @@ impl Report {
         }
         let mut displays: Vec<_> = job.shown().iter().map(|shown| Display::of_shown(shown, &job.id)).collect();
         let files = execution.map(|execution| execution.files.as_slice()).unwrap_or_default();
-        displays.extend(files.iter().map(|file| Display::of_file(file, &job.session)));
+        let files = files.iter().filter(|file| !is_by_product(&file.path));
+        displays.extend(files.map(|file| Display::of_file(file, &job.session)));
         let elapsed = execution.map_or_else(|| job.started.elapsed(), |execution| execution.duration);
         Self {
             session: job.session.to_string(),
@@ -203,6 +218,22 @@ pub fn cut_middle(text: &str, max_chars: usize) -> (String, bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn by_products_of_programs_are_told_from_results() {
+        for (path, expected) in [
+            ("out/table.csv", false),
+            ("data.db", false),
+            ("journal", false),
+            ("data.db-journal", true),
+            ("data.db-wal", true),
+            ("a/__pycache__/b.cpython-312.pyc", true),
+            ("docs/.~lock.a.ods#", true),
+            ("notes.txt~", true),
+        ] {
+            assert_eq!(is_by_product(path), expected, "{path}");
+        }
+    }
 
     #[test]
     fn names_of_files_are_safe_in_a_uri() {
