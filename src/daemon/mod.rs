@@ -108,7 +108,8 @@ impl Daemon {
         let workspaces = Workspaces::new(places.workspaces());
         let probes = Probes::new(program).map_err(|source| Error::Program { path: program.to_owned(), source })?;
         let store = Store::open(&places.data).map_err(|source| Error::Store { path: places.data.clone(), source })?;
-        let packages = Arc::new(Packages::new(places.venvs(), config.install_timeout, config.auto_install));
+        let (limit, automatic) = (config.install_timeout, config.auto_install);
+        let packages = Arc::new(Packages::new(places.venvs(), limit, automatic, opened.journal.clone()));
         let parts = Parts::new(&config, probes, opened.journal.clone(), outputs, store, (workspaces, packages));
         let owner: Arc<str> = format!("uid-{}", rustix::process::getuid().as_raw()).into();
         opened.journal.record(&owner, &"daemon".into(), EventKind::DaemonStarted { version: VERSION.to_owned() });

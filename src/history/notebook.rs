@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Cell, Entry, Happening, Piece,
     export::{Part, Transcript},
-    record::RESTORED,
+    record::{INSTALLED, RESTORED},
 };
 use crate::output::Stream;
 
@@ -74,6 +74,7 @@ pub(super) fn remark(happening: &Happening) -> Option<String> {
             "The session was set back here to where it was after cell {}; what was undone is left out.",
             happening.cell.unwrap_or_default()
         ),
+        INSTALLED => format!("installed: {}", happening.text),
         "gap" => "Some of what happened here was not kept.".to_owned(),
         _ => return None,
     })

@@ -1,6 +1,6 @@
 //! Events to cells. Pure: the journal is read by the module above, newest events first.
 
-use std::{collections::HashSet, ops::ControlFlow, sync::Arc};
+use std::{borrow::Cow, collections::HashSet, ops::ControlFlow, sync::Arc};
 
 use jiff::Timestamp;
 
@@ -78,7 +78,7 @@ pub struct Happening {
     pub event: &'static str,
     /// The cell a rollback went back to, or a branch began after.
     pub cell: Option<u64>,
-    /// Why, what was printed, or the session it was branched off.
+    /// Why, what was printed or installed, or the session it was branched off.
     pub text: String,
 }
 
@@ -96,6 +96,8 @@ pub(super) struct Backwards {
     undone_after: u64,
     undone: HashSet<u64>,
     reached: bool,
+    /// What a session was branched off: it took all packages with it, also those that came after its last cell.
+    is_ancestor: bool,
     pub(super) more: bool,
     pub(super) branch: Option<BranchedOff>,
 }
@@ -122,6 +124,7 @@ impl Backwards {
             undone_after: u64::MAX,
             undone: HashSet::new(),
             reached: before.is_none(),
+            is_ancestor: false,
             more: false,
             branch: None,
         }
@@ -129,7 +132,8 @@ impl Backwards {
 
     /// Goes on with what this session was branched off, as it was then.
     pub(super) fn ancestor(&self, cell: u64) -> Self {
-        Self { undone_after: self.undone_after, ..Self::new(self.limit - self.cells, Some(cell + 1), self.bytes_left) }
+        let older = Self::new(self.limit - self.cells, Some(cell + 1), self.bytes_left);
+        Self { undone_after: self.undone_after, is_ancestor: true, ..older }
     }
 
     /// Takes the next older event. Breaks when there is enough.
@@ -153,7 +157,8 @@ impl Backwards {
         };
         // What happened after the last wanted cell belongs to the page of the cell that follows.
         self.reached |= cell.zip(self.before).is_some_and(|(cell, before)| cell < before);
-        if !self.reached {
+        let is_taken_along = self.is_ancestor && matches!(event.kind, EventKind::PackagesInstalled { .. });
+        if !self.reached && !is_taken_along {
             return ControlFlow::Continue(());
         }
         let size = size(&event.kind);
@@ -236,13 +241,13 @@ impl Backwards {
                         match entries.last_mut() {
                             // Late output comes in many small pieces.
                             Some(Entry::Happening(last)) if name == LATE && last.event == LATE => {
-                                last.text.push_str(text);
+                                last.text.push_str(&text);
                             }
                             _ => entries.push(Entry::Happening(Happening {
                                 at: event.at,
                                 event: name,
                                 cell,
-                                text: text.to_owned(),
+                                text: text.into_owned(),
                             })),
                         }
                     }
@@ -278,9 +283,11 @@ fn newest(entries: &mut [Entry], number: u64) -> Option<&mut Cell> {
 const LATE: &str = "late_output";
 /// The session was opened, and not empty.
 pub(super) const RESTORED: &str = "restored";
+pub(super) const INSTALLED: &str = "packages_installed";
 
-fn happening(kind: &EventKind) -> Option<(&'static str, Option<u64>, &str)> {
-    Some(match kind {
+fn happening(kind: &EventKind) -> Option<(&'static str, Option<u64>, Cow<'_, str>)> {
+    let (name, cell, text): (_, _, &str) = match kind {
+        EventKind::PackagesInstalled { packages, .. } => return Some((INSTALLED, None, packages.join(" ").into())),
         EventKind::SessionOpened { branch: Some((handle, cell)), .. } => ("branched", Some(*cell), handle),
         EventKind::SessionOpened { restored: true, .. } => (RESTORED, None, "with variables from a save"),
         EventKind::SessionOpened { .. } => ("opened", None, ""),
@@ -291,7 +298,8 @@ fn happening(kind: &EventKind) -> Option<(&'static str, Option<u64>, &str)> {
         EventKind::Output { cell: None, text, .. } => (LATE, None, text),
         EventKind::Gap { .. } => ("gap", None, "some events were not kept"),
         _ => return None,
-    })
+    };
+    Some((name, cell, text.into()))
 }
 
 /// About what an event adds to an answer.
@@ -302,6 +310,7 @@ fn size(kind: &EventKind) -> usize {
         EventKind::CellEnded { result, error, traceback, .. } => {
             [result, error, traceback].into_iter().flatten().map(String::len).sum()
         }
+        EventKind::PackagesInstalled { packages, .. } => packages.iter().map(String::len).sum(),
         _ => 0,
     }
 }

@@ -16,6 +16,9 @@ pub const MAX_RESULT_BYTES: usize = 16 * 1024;
 const MAX_ERROR_BYTES: usize = 24 * 1024;
 /// The longest name, path or reason one event carries.
 const MAX_LABEL_BYTES: usize = 4 * 1024;
+/// As many packages as one event names, and how long each may be.
+const MAX_PACKAGES: usize = 200;
+const MAX_PACKAGE_BYTES: usize = 200;
 
 /// One change. In JSON the kind's fields stand beside `seq`, `at`, `owner` and `target`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -110,6 +113,11 @@ pub enum EventKind {
         cell: u64,
         reason: String,
     },
+    /// Each as `name==version`.
+    PackagesInstalled {
+        packages: Vec<String>,
+        environment: String,
+    },
     DaemonStarted {
         version: String,
     },
@@ -138,6 +146,7 @@ impl EventKind {
             EventKind::CellEnded { .. } => "cell_ended",
             EventKind::CheckpointMade { .. } => "checkpoint_made",
             EventKind::CheckpointSkipped { .. } => "checkpoint_skipped",
+            EventKind::PackagesInstalled { .. } => "packages_installed",
             EventKind::DaemonStarted { .. } => "daemon_started",
             EventKind::DaemonStopped { .. } => "daemon_stopped",
             EventKind::Gap { .. } => "gap",
@@ -185,6 +194,11 @@ impl EventKind {
                     clip(text, MAX_ERROR_BYTES);
                 }
             }
+            EventKind::PackagesInstalled { packages, environment } => {
+                packages.truncate(MAX_PACKAGES);
+                packages.iter_mut().for_each(|package| clip(package, MAX_PACKAGE_BYTES));
+                clip(environment, MAX_LABEL_BYTES);
+            }
             EventKind::SessionCleared {} | EventKind::CheckpointMade { .. } | EventKind::Gap { .. } => {}
         }
     }
@@ -207,6 +221,10 @@ impl EventKind {
             EventKind::CellEnded { job, outcome, result, error, traceback, .. } => {
                 let texts = [result, error, traceback].into_iter().flatten().map(String::len);
                 job.len() + outcome.len() + texts.sum::<usize>()
+            }
+            EventKind::PackagesInstalled { packages, environment } => {
+                let entry = size_of::<String>();
+                environment.len() + packages.iter().map(|package| entry + package.len()).sum::<usize>()
             }
             EventKind::SessionCleared {} | EventKind::CheckpointMade { .. } | EventKind::Gap { .. } => 0,
         }

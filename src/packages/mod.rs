@@ -1,23 +1,22 @@
 //! Packages of sessions: installing them into the session's own environment, or into a venv that is made for it when its interpreter
 //! belongs to the system, and knowing which package a missing module comes in.
 //!
-//! Called by `session`. Owns the venvs it makes; never installs into an interpreter that is not an environment.
+//! Called by `session`. Owns the venvs it makes; never installs into an interpreter that is not an environment. Tells the journal what it
+//! has installed.
 
 mod installer;
 mod inventory;
+mod marker;
 mod names;
 mod requirement;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     fs::{self, File, Permissions},
     io,
     os::unix::fs::{DirBuilderExt, PermissionsExt},
     path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex, Weak,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, Weak},
     time::Duration,
 };
 
@@ -27,7 +26,10 @@ use serde::Serialize;
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use crate::python::Interpreter;
+use crate::{
+    journal::{EventKind, Journal},
+    python::Interpreter,
+};
 use installer::{Finished, Installer, Surroundings, make_venv};
 pub use names::{hint_for, packages_of};
 pub use requirement::Requirement;
@@ -147,6 +149,9 @@ pub struct Installed {
     pub session: String,
     /// Where the packages went.
     pub environment: String,
+    /// The interpreter that has them, for processes the session starts: `sys.executable` is another one. First on the session's `PATH`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub python: Option<String>,
     pub installer: String,
     /// New packages, or new versions.
     pub installed: Vec<Package>,
@@ -171,6 +176,11 @@ impl Installed {
             self.installed.iter().map(|package| format!("{} {}", package.name, package.version)).collect();
         let names = if names.is_empty() { "nothing new".to_owned() } else { names.join(", ") };
         let mut text = format!("{}: {names}\ninto {} in {:.1} s", self.installer, self.environment, self.seconds);
+        if let Some(python) = &self.python {
+            text.push_str("\nChild processes find them with ");
+            text.push_str(python);
+            text.push_str(", which is `python` on the session's PATH, not with sys.executable.");
+        }
         for note in &self.notes {
             text.push_str("\nNote: ");
             text.push_str(note);
@@ -220,8 +230,17 @@ pub struct Environment {
     site: Mutex<Option<Site>>,
     /// On the directory, so that another daemon does not take it for one that was left behind.
     lock: Mutex<Option<File>>,
-    users: AtomicUsize,
-    /// Whoever installs into it has to stop.
+    usage: Mutex<Usage>,
+}
+
+/// Who needs an environment.
+#[derive(Debug, Default)]
+struct Usage {
+    /// The handles of the open sessions that use it.
+    users: HashSet<Arc<str>>,
+    /// The session it was made for has ended and will come back.
+    kept: bool,
+    /// Whoever installs into it has to stop. Another one when it is used again.
     closing: CancellationToken,
 }
 
@@ -254,24 +273,55 @@ impl Environment {
         self.mark_used()
     }
 
-    /// One more session uses it.
-    pub fn hold(&self) {
-        self.users.fetch_add(1, Ordering::AcqRel);
+    fn usage(&self) -> MutexGuard<'_, Usage> {
+        self.usage.lock().expect("no panic while locked")
     }
 
-    /// A session that used it has ended. The last one takes the venv with it, unless it will come back.
-    pub async fn release(&self, keep: bool) {
-        if self.users.load(Ordering::Acquire) > 0 && self.users.fetch_sub(1, Ordering::AcqRel) > 1 {
-            return;
+    fn is_made_for(&self, handle: &str) -> bool {
+        self.directory.file_name().is_some_and(|name| name == handle)
+    }
+
+    /// One more session uses it.
+    pub fn hold(&self, handle: &Arc<str>) {
+        let mut usage = self.usage();
+        usage.users.insert(handle.clone());
+        if self.is_made_for(handle) {
+            usage.kept = false;
         }
-        self.closing.cancel();
+        if usage.closing.is_cancelled() {
+            usage.closing = CancellationToken::new();
+        }
+    }
+
+    /// A session that used it has ended. The last one takes the venv with it, unless the one it was made for will come back.
+    pub async fn release(&self, handle: &str, keep: bool) {
+        let closing = {
+            let mut usage = self.usage();
+            usage.users.remove(handle);
+            if self.is_made_for(handle) {
+                usage.kept = keep;
+            }
+            if !usage.users.is_empty() {
+                return;
+            }
+            usage.closing.clone()
+        };
+        closing.cancel();
         // Whoever was installing has let go once it is our turn.
         let turn = self.packages.turn(&self.directory);
         let _turn = turn.lock().await;
+        let keep = {
+            let usage = self.usage();
+            if !usage.users.is_empty() {
+                return;
+            }
+            usage.kept
+        };
         self.lock.lock().expect("no panic while locked").take();
         if keep {
             return;
         }
+        self.site.lock().expect("no panic while locked").take();
         let directory = self.directory.clone();
         let removed = tokio::task::spawn_blocking(move || fs::remove_dir_all(&directory)).await;
         if let Ok(Err(error)) = removed
@@ -283,9 +333,10 @@ impl Environment {
 
     /// Installs, waiting for its turn first. Each line the installer prints is offered to `lines`. Dropping the future stops it.
     pub async fn install(&self, order: Order<'_>, lines: &mpsc::Sender<String>) -> Result<Installed, Error> {
+        let closing = self.usage().closing.clone();
         tokio::select! {
             installed = self.install_in_turn(order, lines) => installed,
-            () = self.closing.cancelled() => Err(Error::Closed),
+            () = closing.cancelled() => Err(Error::Closed),
         }
     }
 
@@ -336,6 +387,12 @@ impl Environment {
             });
             all.collect()
         });
+        if !installed.is_empty() {
+            let packages = installed.iter().map(|package| format!("{}=={}", package.name, package.version)).collect();
+            let environment = prefix.display().to_string();
+            let event = EventKind::PackagesInstalled { packages, environment };
+            self.packages.journal.record(order.owner, order.handle, event);
+        }
         let mut notes = Vec::new();
         if waited {
             let seconds = started.duration_since(asked).as_secs_f64();
@@ -352,6 +409,7 @@ impl Environment {
         Ok(Installed {
             session: order.session.to_owned(),
             environment: prefix.display().to_string(),
+            python: is_managed.then(|| python.display().to_string()),
             installer: installer.name,
             installed,
             lock,
@@ -398,6 +456,8 @@ impl Environment {
 #[derive(Debug, Clone, Copy)]
 pub struct Order<'a> {
     pub session: &'a str,
+    pub owner: &'a Arc<str>,
+    pub handle: &'a Arc<str>,
     pub interpreter: &'a Interpreter,
     pub env: &'a BTreeMap<String, String>,
     pub cwd: &'a Path,
@@ -414,27 +474,41 @@ pub struct Packages {
     auto_install: bool,
     /// One install at a time into each environment.
     turns: Mutex<HashMap<PathBuf, Weak<tokio::sync::Mutex<()>>>>,
+    /// By their directories: a session that comes back shares its own with those that were branched off it.
+    environments: Mutex<HashMap<PathBuf, Weak<Environment>>>,
+    journal: Journal,
 }
 
 impl Packages {
-    pub fn new(root: PathBuf, timeout: Duration, auto_install: bool) -> Self {
-        Self { root, timeout, auto_install, turns: Mutex::default() }
+    pub fn new(root: PathBuf, timeout: Duration, auto_install: bool, journal: Journal) -> Self {
+        Self { root, timeout, auto_install, turns: Mutex::default(), environments: Mutex::default(), journal }
     }
 
     /// Where the packages of this session go. A venv that was made for it before is taken up again.
     pub fn environment(self: &Arc<Self>, handle: &str) -> Arc<Environment> {
-        let environment = Environment {
-            packages: self.clone(),
-            directory: self.root.join(handle),
-            site: Mutex::default(),
-            lock: Mutex::default(),
-            users: AtomicUsize::new(0),
-            closing: CancellationToken::new(),
-        };
+        let directory = self.root.join(handle);
+        let mut environments = self.environments.lock().expect("no panic while locked");
+        environments.retain(|_, environment| environment.strong_count() > 0);
+        let environment = environments.get(&directory).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let environment = Arc::new(Environment {
+                packages: self.clone(),
+                directory: directory.clone(),
+                site: Mutex::default(),
+                lock: Mutex::default(),
+                usage: Mutex::default(),
+            });
+            environments.insert(directory, Arc::downgrade(&environment));
+            environment
+        });
         if let Err(error) = environment.adopt() {
             tracing::warn!(%error, path = %environment.directory.display(), "a session's packages cannot be used");
         }
-        Arc::new(environment)
+        environment
+    }
+
+    /// The session of this handle, which has ended, will not come back.
+    pub async fn forget(self: &Arc<Self>, handle: &str) {
+        self.environment(handle).release(handle, false).await;
     }
 
     /// Removes, in the background, venvs that a daemon left behind when it was killed, except those of sessions that will come back.

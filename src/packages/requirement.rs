@@ -1,6 +1,10 @@
 //! What may be asked to be installed: names with versions, as PEP 508 writes them. Nothing that an installer could take for an option, a
 //! path or an address.
 
+use std::borrow::Cow;
+
+use super::marker;
+
 /// At most so many at once.
 pub const MAX_REQUIREMENTS: usize = 50;
 const MAX_CHARS: usize = 300;
@@ -8,7 +12,6 @@ const OPERATORS: [&str; 8] = ["===", "==", "~=", "!=", "<=", ">=", "<", ">"];
 /// pip takes a name that ends like this for a file, if there is one.
 const ARCHIVES: [&str; 13] =
     [".whl", ".zip", ".egg", ".tar", ".gz", ".tgz", ".bz2", ".tbz", ".xz", ".txz", ".lz", ".tlz", ".lzma"];
-const MARKER_SYMBOLS: &str = " \t._-+*!~<>=(),'\"";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirement {
@@ -23,13 +26,13 @@ pub struct Requirement {
 #[error("`{text}` cannot be installed: {reason}")]
 pub struct Bad {
     pub text: String,
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
 }
 
 impl Requirement {
     pub fn parse(text: &str) -> Result<Self, Bad> {
         let shown: String = text.chars().take(80).collect();
-        let bad = |reason| Bad { text: shown.clone(), reason };
+        let bad = |reason: &'static str| Bad { text: shown.clone(), reason: reason.into() };
         let text = text.trim();
         if text.is_empty() {
             return Err(bad("it is empty"));
@@ -70,10 +73,14 @@ impl Requirement {
         if !are_versions(rest.trim()) {
             return Err(bad("behind the name there may be versions such as `>=1.2,<2`"));
         }
-        if let Some(marker) = marker
-            && !is_marker(marker)
-        {
-            return Err(bad("behind the `;` there may be a marker such as `python_version < \"3.12\"`"));
+        if let Some(marker) = marker {
+            marker::check(marker).map_err(|fault| Bad {
+                text: shown.clone(),
+                reason: format!(
+                    "behind the `;` there may be a marker such as `python_version < \"3.12\"`, but {fault}"
+                )
+                .into(),
+            })?;
         }
         Ok(Self { text: text.to_owned(), name: normalized(name) })
     }
@@ -81,10 +88,11 @@ impl Requirement {
     /// All of them, or what is wrong with the first that cannot be.
     pub fn parse_all(texts: &[String]) -> Result<Vec<Self>, Bad> {
         if texts.is_empty() {
-            return Err(Bad { text: String::new(), reason: "no package was named" });
+            return Err(Bad { text: String::new(), reason: "no package was named".into() });
         }
         if texts.len() > MAX_REQUIREMENTS {
-            return Err(Bad { text: format!("{} packages", texts.len()), reason: "at most 50 are installed at once" });
+            let text = format!("{} packages", texts.len());
+            return Err(Bad { text, reason: "at most 50 are installed at once".into() });
         }
         texts.iter().map(|text| Self::parse(text)).collect()
     }
@@ -135,15 +143,6 @@ fn are_versions(text: &str) -> bool {
                 && version.chars().all(|c| c.is_ascii_alphanumeric() || "._-+*!".contains(c))
         })
     })
-}
-
-/// Only its letters are checked: what it means is the installer's to say, and it cannot be anything else in this place.
-fn is_marker(text: &str) -> bool {
-    !text.is_empty()
-        && !text.starts_with('-')
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || MARKER_SYMBOLS.contains(c))
-        && text.matches('"').count().is_multiple_of(2)
-        && text.matches('\'').count().is_multiple_of(2)
 }
 
 #[cfg(test)]
@@ -199,6 +198,8 @@ mod tests {
             ("numpy; --pre", "marker"),
             ("numpy; os_name == 'a", "marker"),
             ("numpy; os_name == `id`", "marker"),
+            ("numpy; rm", "there is no variable `rm`"),
+            ("numpy;", "marker"),
             ("numpy\n--pre", "control"),
             ("numpy\0", "control"),
             ("_numpy", "letters and digits"),

@@ -1,6 +1,12 @@
 //! Packages of a session: installed on request, or before a cell that would miss them.
 
-use std::time::Duration;
+use std::{
+    fs::{self, File, Metadata},
+    io::{self, Read},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+    time::Duration,
+};
 
 use serde::Deserialize;
 use tokio::sync::mpsc;
@@ -42,6 +48,8 @@ impl Session {
         let info = &self.info;
         let order = Order {
             session: &info.name,
+            owner: &info.owner,
+            handle: &info.handle,
             interpreter: &info.interpreter,
             env: &info.env,
             cwd: &info.cwd,
@@ -74,9 +82,9 @@ impl Session {
         let code = match work {
             Work::Code { path: Some(_), .. } => return Vec::new(),
             Work::Code { code, .. } => code.clone().into_bytes(),
-            Work::File { file, .. } => match tokio::fs::read(file).await {
-                Ok(code) if code.len() <= MAX_CODE_BYTES => code,
-                _ => return Vec::new(),
+            Work::File { file, .. } => match self.script(file).await {
+                Some(code) => code,
+                None => return Vec::new(),
             },
         };
         if !code.windows(6).any(|window| window == b"import") {
@@ -107,4 +115,36 @@ impl Session {
             }
         }
     }
+
+    /// A script as the session will find it. None if it is no plain file of a reasonable size: the cell itself will tell.
+    async fn script(&self, path: &Path) -> Option<Vec<u8>> {
+        // What a confined session calls so is another file here.
+        let confined = match self.info.profile.is_confined() {
+            true => Some(self.info.workspace.download(path.to_str()?).await.ok()?.file),
+            false => None,
+        };
+        let path = path.to_owned();
+        let read = tokio::task::spawn_blocking(move || {
+            let file = match confined {
+                Some(file) => file,
+                None => open_plain(&path)?,
+            };
+            let mut code = Vec::new();
+            file.take(MAX_CODE_BYTES as u64 + 1).read_to_end(&mut code)?;
+            io::Result::Ok(code)
+        });
+        read.await.ok()?.ok().filter(|code| code.len() <= MAX_CODE_BYTES)
+    }
+}
+
+/// Opens a regular file and nothing else: a pipe would keep its reader for ever, a device has no end.
+fn open_plain(path: &Path) -> io::Result<File> {
+    let check = |metadata: Metadata| match metadata.is_file() {
+        true => Ok(()),
+        false => Err(io::Error::other("it is not a regular file")),
+    };
+    check(fs::metadata(path)?)?;
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    check(file.metadata()?)?;
+    Ok(file)
 }

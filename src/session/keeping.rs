@@ -230,7 +230,7 @@ impl Sessions {
                     let directory = self.parts.workspaces.find(&definition.handle);
                     directory.keep(false);
                     directory.remove().await;
-                    self.parts.packages.environment(&definition.handle).release(false).await;
+                    self.parts.packages.forget(&definition.handle).await;
                     Ok(definition.name)
                 }
                 Some(definition) => Err(Error::Stopped { target: definition.name }),
@@ -243,7 +243,7 @@ impl Sessions {
     pub(super) async fn put_away(&self, session: &Session, forget: bool) {
         let store = self.parts.store.clone();
         let keep = session.info.definition.keep && !forget;
-        session.info.environment.release(keep).await;
+        session.info.environment.release(&session.info.handle, keep).await;
         if !keep {
             let handle = session.info.handle.clone();
             let _forgotten = tokio::task::spawn_blocking(move || store.forget(&handle)).await;

@@ -326,7 +326,7 @@ impl Sessions {
 
     fn add(&self, session: &Session, branch: Option<(String, u64)>) {
         let info = &session.info;
-        info.environment.hold();
+        info.environment.hold(&info.handle);
         self.parts.journal.record(
             &info.owner,
             &info.handle,
@@ -440,7 +440,7 @@ impl Sessions {
         let end = async |session: &Session| {
             self.end(session, reason).await;
             let keep = coming_back.iter().any(|definition| *definition.handle == *session.info.handle);
-            session.info.environment.release(keep).await;
+            session.info.environment.release(&session.info.handle, keep).await;
         };
         futures::future::join_all(sessions.iter().map(end)).await;
     }

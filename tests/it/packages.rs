@@ -9,6 +9,7 @@ use std::{
 };
 
 use pylair::{
+    history::{self, Format},
     packages::{Installed, Package},
     session::{Error, OpenOptions, Outcome, RestartMode},
 };
@@ -17,7 +18,7 @@ use tokio::sync::mpsc;
 
 use crate::support::{
     Core, Home, PATIENCE, TestSession, WAIT_FOREVER, Watched, newest_python, on_each_python, on_newest_python, report,
-    skip, with_settings,
+    skip, text_of, with_settings,
 };
 
 const MAKE_WHEEL: &str = r#"
@@ -110,11 +111,16 @@ fn a_session_of_the_systems_python_gets_an_environment_of_its_own() {
         assert_eq!(installed.environment, directory.display().to_string());
 
         let import = "import tiny, wants_tiny\ntiny.VERSION";
+        let python = installed.python.as_deref().expect("it is not the session's own");
+        assert_eq!(python, directory.join("bin/python").display().to_string());
+        assert!(installed.text().contains(&format!("Child processes find them with {python}")), "{}", installed.text());
         let died = session.run("import os\nos._exit(1)").await;
         assert_eq!(died.notes[0], "the session was rolled back to where it was after cell 1");
         assert_eq!(session.value(import).await, "'1.0'", "in a copy that is older than they are");
         let run = "import subprocess\nsubprocess.run(['tiny-hello'], stdout=-1).stdout";
         assert_eq!(session.value(run).await, "b'hello from tiny\\n'");
+        let child = "import subprocess\nsubprocess.run(['python', '-c', 'import sys, tiny; print(sys.executable)'], stdout=-1).stdout.decode().strip()";
+        assert_eq!(session.value(child).await, format!("'{python}'"), "it is the first on PATH");
         session.session.restart(RestartMode::Restart).await.expect("it restarts");
         assert_eq!(session.value(import).await, "'1.0'", "after a restart");
 
@@ -134,7 +140,7 @@ fn an_environment_is_installed_into_and_what_was_imported_stays_until_a_restart(
         let venv = make_venv(core, &["--without-pip", "--system-site-packages"]);
         let session = open(core, Some(&venv)).await;
         let installed = install(&session, &["tiny==1.0"]).await.expect("it installs");
-        assert_eq!(installed.environment, venv.display().to_string());
+        assert_eq!((installed.environment, installed.python), (venv.display().to_string(), None));
         assert_eq!(session.value("import os, tiny\ntiny.VERSION").await, "'1.0'");
         let installed = install(&session, &["tiny"]).await.expect("it installs");
         assert_eq!(installed.installed, [], "it is there");
@@ -192,6 +198,9 @@ fn what_cannot_be_installed_is_an_error_with_a_way_out() {
             error.message(),
             "`--upgrade` cannot be installed: options are not passed on, only names and versions"
         );
+        let error = install(&session, &["tiny; rm"]).await.expect_err("that is no marker");
+        assert_eq!(error.kind(), "bad_argument");
+        assert!(error.message().ends_with("but there is no variable `rm`"), "{}", error.message());
         let venv = make_venv(core, &["--without-pip"]);
         let bare = open(core, Some(&venv)).await;
         let error = install(&bare, &["tiny"]).await.expect_err("there is nothing to install with");
@@ -267,6 +276,75 @@ fn a_kept_session_finds_its_packages_again_and_forgetting_it_removes_them() {
         assert!(directory.exists());
         core.daemon.sessions.close(&core.caller, "lab", true).await.expect("it closes");
         assert!(!directory.exists());
+    });
+}
+
+#[test]
+fn a_kept_sessions_packages_outlive_its_branches() {
+    on_newest_python(async |core| {
+        let env: std::collections::BTreeMap<_, _> = index_variables(&core.home).into_iter().collect();
+        let options = OpenOptions { name: Some("lab".to_owned()), env, keep: true, ..OpenOptions::default() };
+        let session = core.open_session(options).await.expect("the session opens");
+        session.value("x = 1").await;
+        core.wait_for_checkpoint(&session, 1).await;
+        install(&session, &["tiny"]).await.expect("it installs");
+        let directory = core.home.places().venvs().join(&*session.session.info.handle);
+        let branch = async |name: &str| {
+            let branch = core.daemon.sessions.branch(&core.caller, "lab", Some(name.to_owned()), None).await;
+            TestSession { session: branch.expect("it branches") }
+        };
+        let first = branch("first").await;
+        core.close_session(&session).await;
+        core.close_session(&first).await;
+        assert!(directory.exists(), "the session will come back to it");
+        let session = core.daemon.sessions.reach(&core.caller, "lab").await.expect("it is started again");
+        let session = TestSession { session };
+        assert_eq!(session.value("import tiny\ntiny.VERSION").await, "'2.0'");
+        install(&session, &["tabulate"]).await.expect("it goes on installing");
+        core.wait_for_checkpoint(&session, 2).await;
+        let second = branch("second").await;
+        core.close_session(&session).await;
+        core.daemon.sessions.close(&core.caller, "lab", true).await.expect("it is forgotten");
+        assert_eq!(second.value("import tabulate\ntabulate.VERSION").await, "'9.9'", "somebody still uses it");
+        core.close_session(&second).await;
+        assert!(!directory.exists());
+    });
+}
+
+#[test]
+fn installs_are_part_of_the_history_and_of_exports() {
+    with_settings(&[("PYLAIR_AUTO_INSTALL", "true")], async |core| {
+        let session = open(core, None).await;
+        session.value("x = 1").await;
+        core.wait_for_checkpoint(&session, 1).await;
+        install(&session, &["wants_tiny", "tiny<2"]).await.expect("it installs");
+        install(&session, &["tiny"]).await.expect("it is there");
+        let name = session.session.info.name.to_string();
+        let branch = core.daemon.sessions.branch(&core.caller, &name, Some("other".to_owned()), Some(1)).await;
+        let branch = TestSession { session: branch.expect("it branches") };
+        branch.value("import tabulate").await;
+        session.value("import tabulate").await;
+        let find = async |target: &str| {
+            history::find(&core.daemon.sessions, &core.daemon.journal, &core.caller, target).await.expect("it is known")
+        };
+        let page = history::page(&core.daemon.journal, &find(&name).await, 20, None, 25_000).await.expect("it is read");
+        let page = serde_json::to_value(page).expect("it is JSON");
+        let entries = page["entries"].as_array().expect("a list").iter();
+        let told: Vec<_> = entries.map(|entry| entry.get("event").unwrap_or(&entry["cell"])).collect();
+        assert_eq!(told, [&json!("opened"), &json!(1), &json!("packages_installed"), &json!(2)]);
+        assert_eq!(page["entries"][2]["text"], "tiny==1.0 wants_tiny==0.1");
+        for (target, expected) in [
+            (name.as_str(), &["installed: tiny==1.0 wants_tiny==0.1"][..]),
+            ("other", &["installed: tiny==1.0 wants_tiny==0.1", "installed: tabulate==9.9"]),
+        ] {
+            for format in [Format::Py, Format::Ipynb, Format::Html] {
+                let outputs = &core.daemon.sessions.parts.outputs;
+                let export = history::export(&core.daemon.journal, outputs, &find(target).await, format).await;
+                let text = export.expect("it can be exported").text;
+                assert_eq!(text.matches("installed: ").count(), expected.len(), "{text}");
+                assert!(expected.iter().all(|line| text.contains(line)), "{text}");
+            }
+        }
     });
 }
 
@@ -429,4 +507,36 @@ fn auto_install_brings_known_packages_before_the_cell_runs_and_no_others() {
         assert_eq!(report.outcome, Outcome::Raised);
         assert!(report.notes[0].starts_with("xlrd could not be installed before the cell ran: "), "{:?}", report.notes);
     });
+}
+
+#[test]
+fn auto_install_looks_into_files_as_the_session_does_and_never_waits_for_one() {
+    let home = Home::new().set("PYLAIR_AUTO_INSTALL", "true");
+    let env: serde_json::Map<_, _> =
+        index_variables(&home).into_iter().map(|(name, value)| (name, json!(value))).collect();
+    let mut client = home.initialized_client();
+    client.data("open_session", &json!({"name": "lab", "env": env}));
+    let made = Command::new("mkfifo").arg(home.work().join("pipe.py")).status().expect("there is a mkfifo");
+    assert!(made.success());
+    for path in ["pipe.py", "/dev/zero", "nowhere.py"] {
+        let refused = text_of(&client.call("run_file", &json!({"path": path, "target": "lab"})));
+        assert!(refused.contains("not a regular file") || refused.contains("there is no file"), "{refused}");
+    }
+    fs::write(home.work().join("main.py"), "import tabulate\nprint(tabulate.VERSION)\n").expect("it is writable");
+    let ran = text_of(&client.call("run_file", &json!({"path": "main.py", "target": "lab"})));
+    assert!(ran.contains("9.9") && ran.contains("installed before the cell ran"), "{ran}");
+    let (name, value) = home.marker();
+    let mut sealed_env = env.clone();
+    sealed_env.insert(name.to_owned(), json!(value));
+    let opened = client.call("open_session", &json!({"name": "box", "env": sealed_env, "sandbox": "sealed"}));
+    if opened["isError"] == true {
+        return skip("auto_install_looks_into_files_as_the_session_does", &text_of(&opened));
+    }
+    let write = "open('main.py', 'w').write('import tabulate; print(tabulate.VERSION)')";
+    client.data("execute", &json!({"code": write, "target": "box", "output": "json"}));
+    let ran = text_of(&client.call("run_file", &json!({"path": "main.py", "target": "box"})));
+    assert!(ran.contains("9.9") && ran.contains("installed before the cell ran"), "{ran}");
+    let outside = home.work().join("main.py");
+    let refused = text_of(&client.call("run_file", &json!({"path": outside, "target": "box"})));
+    assert!(refused.contains("there is no file"), "{refused}");
 }
