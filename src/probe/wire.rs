@@ -60,6 +60,9 @@ pub enum Op {
     RunFile {
         cell: u64,
         file: String,
+        /// As the caller wrote it, for `sys.argv[0]`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
         args: Vec<String>,
     },
     Inspect(Inspect),

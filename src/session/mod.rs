@@ -61,12 +61,11 @@ const FRESH_TTL: Duration = Duration::from_hours(1);
 #[derive(Debug, Clone)]
 pub enum Work {
     /// Source; `path` is what it was made around, if it was made by pylair.
-    Code {
-        code: String,
-        path: Option<String>,
-    },
+    Code { code: String, path: Option<String> },
     File {
         file: PathBuf,
+        /// The file as the caller named it.
+        name: String,
         args: Vec<String>,
     },
 }
@@ -94,7 +93,7 @@ impl Work {
         if was is not absent:
             names["__file__"] = was
 "#;
-        let Self::File { file, args } = self else { return None };
+        let Self::File { file, args, .. } = self else { return None };
         let file = literal::string(&file.display().to_string());
         let args: Vec<_> = args.iter().map(|arg| literal::string(arg)).collect();
         let call = format!("_run_file({file}, [{}])", args.join(", "));
@@ -104,7 +103,10 @@ impl Work {
     fn into_request(self, cell: u64) -> (Op, String) {
         match self {
             Self::Code { code, path } => (Op::Execute { cell, path }, code),
-            Self::File { file, args } => (Op::RunFile { cell, file: file.display().to_string(), args }, String::new()),
+            Self::File { file, name, args } => {
+                let file = file.display().to_string();
+                (Op::RunFile { cell, file, name: Some(name), args }, String::new())
+            }
         }
     }
 }

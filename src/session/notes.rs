@@ -82,7 +82,8 @@ pub(super) fn rollback(cell: u64, lost: &[u64], restored: &Restored) -> Vec<Stri
         notes.push(format!("not restored: {}", restored.lost.join(", ")));
     }
     if restored.swept > 0 {
-        notes.push(format!("{} child processes were ended", restored.swept));
+        let what = if restored.swept == 1 { "child process was" } else { "child processes were" };
+        notes.push(format!("{} {what} ended", restored.swept));
     }
     notes
 }

@@ -104,6 +104,7 @@ impl Restored {
         };
         let mut notes = vec![match self.restored.len() {
             0 => "no variable was restored".to_owned(),
+            1 => format!("1 variable was restored: {}", self.restored[0]),
             count => format!("{count} variables were restored: {}", listed(self.restored.clone())),
         }];
         if !self.not_restored.is_empty() {

@@ -94,7 +94,7 @@ fn children_of_the_lost_cell_are_ended() {
             "import subprocess\nprint(subprocess.Popen(['sleep', '1000'], start_new_session=True).pid, flush=True)";
         let report = session.run(&format!("{code}\n{DIE}")).await;
         let child = crate::support::Watched::new(report.stdout.trim().parse().expect("a pid"));
-        assert!(report.notes.iter().any(|note| note.contains("1 child processes were ended")), "{:?}", report.notes);
+        assert!(report.notes.iter().any(|note| note.contains("1 child process was ended")), "{:?}", report.notes);
         child.assert_ends();
     });
 }

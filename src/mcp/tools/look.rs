@@ -113,6 +113,9 @@ pub struct Node {
     total_items: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     total_attributes: Option<u64>,
+    /// No value but a gap: so many items between the first and the last are left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gap: Option<u64>,
 }
 
 pub async fn inspect(call: Call<'_>) -> Result<CallToolResult, ToolError> {
@@ -143,7 +146,8 @@ impl Inspection {
                 variable.write(&mut text, 0);
             }
             if self.more {
-                let _infallible = write!(text, "{} variables in all", self.total.unwrap_or_default());
+                let _infallible =
+                    write!(text, "[{} variables in all; max_items shows more]", self.total.unwrap_or_default());
             }
             return text;
         }
@@ -163,8 +167,14 @@ impl Inspection {
         }
         if let Some(value) = &self.value {
             text.push_str(value);
-            if let (Some(next), Some(total)) = (self.next_offset, self.total_chars) {
-                let _infallible = write!(text, "\n[more: offset={next}, {total} characters in all]");
+            if let Some(next) = self.next_offset {
+                let total = self.total_chars.map(|total| format!(", {total} characters in all")).unwrap_or_default();
+                let _infallible = write!(text, "\n[more: offset={next}{total}]");
+            } else if self.value_cut {
+                text.push_str("\n[what comes after was cut]");
+            }
+            if let Some(error) = &self.node.preview_error {
+                let _infallible = write!(text, "\n[this is not all that repr would say: {error}]");
             }
             return text;
         }
@@ -209,6 +219,10 @@ impl Node {
     }
 
     fn write(&self, text: &mut String, depth: usize) {
+        if let Some(gap) = self.gap {
+            let _infallible = writeln!(text, "{:indent$}… {gap} more", "", indent = depth * 2);
+            return;
+        }
         let label = match (&self.name, &self.key) {
             (Some(name), _) => format!(".{name}"),
             (None, serde_json::Value::String(key)) => format!("[{key}]"),

@@ -77,8 +77,9 @@ pub struct RunFileArgs {
 pub async fn run_file(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: RunFileArgs = parse(&call)?;
     let session = call.daemon.sessions.target(&call.caller, args.target.as_deref()).await?;
+    let name = args.path.display().to_string();
     let file = session.workspace().seen_as.join(args.path);
-    let work = Work::File { file, args: args.args.unwrap_or_default() };
+    let work = Work::File { file, name, args: args.args.unwrap_or_default() };
     run(&call, &session, work, args.wait_s, args.timeout_s).await
 }
 
