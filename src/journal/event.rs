@@ -196,7 +196,9 @@ impl EventKind {
             }
             EventKind::PackagesInstalled { packages, environment } => {
                 packages.truncate(MAX_PACKAGES);
-                packages.iter_mut().for_each(|package| clip(package, MAX_PACKAGE_BYTES));
+                for package in packages.iter_mut() {
+                    clip(package, MAX_PACKAGE_BYTES);
+                }
                 clip(environment, MAX_LABEL_BYTES);
             }
             EventKind::SessionCleared {} | EventKind::CheckpointMade { .. } | EventKind::Gap { .. } => {}

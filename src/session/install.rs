@@ -119,9 +119,10 @@ impl Session {
     /// A script as the session will find it. None if it is no plain file of a reasonable size: the cell itself will tell.
     async fn script(&self, path: &Path) -> Option<Vec<u8>> {
         // What a confined session calls so is another file here.
-        let confined = match self.info.profile.is_confined() {
-            true => Some(self.info.workspace.download(path.to_str()?).await.ok()?.file),
-            false => None,
+        let confined = if self.info.profile.is_confined() {
+            Some(self.info.workspace.download(path.to_str()?).await.ok()?.file)
+        } else {
+            None
         };
         let path = path.to_owned();
         let read = tokio::task::spawn_blocking(move || {
@@ -139,12 +140,11 @@ impl Session {
 
 /// Opens a regular file and nothing else: a pipe would keep its reader for ever, a device has no end.
 fn open_plain(path: &Path) -> io::Result<File> {
-    let check = |metadata: Metadata| match metadata.is_file() {
-        true => Ok(()),
-        false => Err(io::Error::other("it is not a regular file")),
+    let check = |metadata: &Metadata| {
+        if metadata.is_file() { Ok(()) } else { Err(io::Error::other("it is not a regular file")) }
     };
-    check(fs::metadata(path)?)?;
+    check(&fs::metadata(path)?)?;
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    check(file.metadata()?)?;
+    check(&file.metadata()?)?;
     Ok(file)
 }
