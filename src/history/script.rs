@@ -162,7 +162,6 @@ struct Source<'a> {
 
 /// The script after its prelude.
 #[derive(Default)]
-#[expect(clippy::struct_excessive_bools, reason = "four things that may be true of a script")]
 struct Body {
     text: String,
     /// Some cell uses `_`.

@@ -330,7 +330,7 @@ fn a_file_that_was_run_is_run_again_by_an_export_from_anywhere() {
         fs::write(&file, script).expect("the home is writable");
         let session = core.session().await;
         session.value("import sys\n__file__ = 'mine'\nargv = sys.argv\nsys.exit").await;
-        let work = Work::File { file: file.clone(), args: vec!["-v".to_owned(), "it's \"x\"".to_owned()] };
+        let work = Work::File { file: file.clone(), name: "script.py".to_owned(), args: vec!["-v".to_owned(), "it's \"x\"".to_owned()] };
         let job = session.session.run(work, None, OnTimeout::Keep, "test").await.expect("it is idle");
         assert_eq!(report(&job).await.outcome, Outcome::Ok);
         session.value("more = double()").await;
@@ -342,7 +342,7 @@ fn a_file_that_was_run_is_run_again_by_an_export_from_anywhere() {
         assert_eq!(printed, expected, "{script}");
         let file = directory.join("fails.py");
         fs::write(&file, "raise SystemExit(3)").expect("the home is writable");
-        let work = Work::File { file, args: Vec::new() };
+        let work = Work::File { file, name: "script.py".to_owned(), args: Vec::new() };
         let job = session.session.run(work, None, OnTimeout::Keep, "test").await.expect("it is idle");
         assert_eq!(report(&job).await.outcome, Outcome::Raised);
         let script = export(core, &name(&session), Format::Py).await.text;
