@@ -123,7 +123,7 @@ pub(super) fn script(transcript: &Transcript) -> String {
         script.push_str(future);
         script.push('\n');
     }
-    if body.needs_run_cell {
+    if body.text.contains("\n__pylair_cell__(") {
         script.push_str(RUN_CELL);
     }
     if codes().any(|code| lexer::mentions(code, "display")) {
@@ -171,7 +171,6 @@ struct Body {
     hoisted: Vec<String>,
     /// From here on code is compiled differently than the rest of the file.
     futures: bool,
-    needs_run_cell: bool,
 }
 
 impl Body {
@@ -214,7 +213,6 @@ impl Body {
         }
         self.may_hoist = false;
         self.futures |= has_futures(source.text) && !self.is_hoisted(source.text);
-        self.needs_run_cell = true;
         let _infallible = write!(self.text, "__pylair_cell__({}, {}", source.number, literal(source.text));
         self.text.push_str(if source.raises { ", raises=True" } else { "" });
         self.text.push_str(if source.value { ", value=True)\n" } else { ")\n" });
