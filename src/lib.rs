@@ -12,6 +12,7 @@
 //! - [`packages`]: installing packages, and which one a module comes in
 //! - [`python`]: finding interpreters
 //! - [`probe`]: the Rust end of the wire: templates, links, frames
+//! - [`regular`]: reading files that others made
 //! - [`descriptor`]: descriptors the runtime waits on
 //! - [`keeper`]: the process above each session, and confinement
 
@@ -32,5 +33,6 @@ pub mod output;
 pub mod packages;
 pub mod probe;
 pub mod python;
+pub mod regular;
 pub mod session;
 pub mod web;

@@ -24,6 +24,8 @@ use crate::{
 
 const MAX_LOG_BYTES: u64 = 4 << 20;
 const OLD_LOGS: u32 = 3;
+/// How long threads that wait for a file or a disk may keep a daemon that has closed everything else.
+pub const THREADS_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(3);
 
 /// `pylair __daemon`: leaves its parent, says on stdout whether it is ready, serves until nobody needs it.
 pub fn daemon() -> ExitCode {
@@ -60,14 +62,16 @@ fn serve() -> Result<(), String> {
     let selection = Selection::parse(None, false, Door::Http)?;
     let run = Run { config, places: surroundings.places, selection, foreground: false };
     let runtime = runtime().map_err(|error| error.to_string())?;
-    runtime.block_on(async {
+    let served = runtime.block_on(async {
         let opened = lifecycle::open(run, &surroundings.program).await.map_err(|error| chain(&error))?;
         say_ready("ready");
         // Whoever started us waits for the end of this pipe; from now on our stdout is nobody's.
         let null = File::options().write(true).open("/dev/null").map_err(|error| error.to_string())?;
         rustix::stdio::dup2_stdout(null).map_err(|error| error.to_string())?;
         opened.run().await.map_err(|error| error.to_string())
-    })
+    });
+    runtime.shutdown_timeout(THREADS_TIMEOUT);
+    served
 }
 
 /// One thread does all the waiting: a request passes through half a dozen tasks, and waking another thread for each costs more than

@@ -1,6 +1,12 @@
 //! `pylair serve`: the daemon in the foreground with the HTTP door open.
 
-use super::{Exit, Failure, Surroundings, client::Client, complain, daemon::runtime, log_to_stderr, say};
+use super::{
+    Exit, Failure, Surroundings,
+    client::Client,
+    complain,
+    daemon::{THREADS_TIMEOUT, runtime},
+    log_to_stderr, say,
+};
 use crate::{
     caller::Door,
     cli::ServeArgs,
@@ -20,7 +26,8 @@ pub fn serve(args: &ServeArgs, surroundings: Surroundings) -> Result<Exit, Failu
     replace_idle_daemon(&surroundings)?;
     let token = surroundings.places.token();
     let run = Run { config, places: surroundings.places, selection, foreground: true };
-    runtime()?.block_on(async {
+    let runtime = runtime()?;
+    let served = runtime.block_on(async {
         let opened = lifecycle::open(run, &surroundings.program).await?;
         let address = opened.address.clone().unwrap_or_default();
         let token = token.display();
@@ -33,7 +40,9 @@ pub fn serve(args: &ServeArgs, surroundings: Surroundings) -> Result<Exit, Failu
         ))?;
         opened.run().await?;
         Ok(Exit::Ok)
-    })
+    });
+    runtime.shutdown_timeout(THREADS_TIMEOUT);
+    served
 }
 
 /// A daemon that was started on demand and holds nothing makes room; one that holds sessions does not.

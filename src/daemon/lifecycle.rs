@@ -7,7 +7,10 @@ use std::{
     os::unix::{fs::OpenOptionsExt, fs::PermissionsExt, net::UnixStream, process::CommandExt},
     path::Path,
     process::{Command, Stdio},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -226,6 +229,7 @@ async fn listen_tcp(config: &Config) -> Result<(TcpListener, String, u16), Error
 impl Opened {
     /// Serves until a signal, `pylair stop` or, in the background, long idleness; then ends everything.
     pub async fn run(self) -> io::Result<()> {
+        end_at_second_signal();
         let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
         let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
         let idle = async {
@@ -272,6 +276,23 @@ impl Opened {
                 tracing::debug!("a door did not close in time");
             }
         }
+    }
+}
+
+/// The first SIGTERM or SIGINT closes everything in order, the second ends the process, whatever it is waiting for. Called before the
+/// runtime has handlers of its own, which call this one too.
+fn end_at_second_signal() {
+    static SEEN: AtomicU32 = AtomicU32::new(0);
+    extern "C" fn count(signal: libc::c_int) {
+        if SEEN.fetch_add(1, Ordering::Relaxed) > 0 {
+            // SAFETY: async-signal-safe. The keepers end the sessions.
+            unsafe { libc::_exit(128 + signal) }
+        }
+    }
+    let handler: extern "C" fn(libc::c_int) = count;
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        // SAFETY: the handler calls nothing but what a signal handler may.
+        unsafe { libc::signal(signal, handler as libc::sighandler_t) };
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::{self, File},
+    fs,
     io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
 };
 
 use super::requirement::normalized;
+use crate::regular;
 
 const MAX_METADATA_BYTES: u64 = 64 << 10;
 const MAX_RECORD_BYTES: u64 = 16 << 20;
@@ -45,7 +46,7 @@ fn read(path: &Path) -> Option<Found> {
         _ => return None,
     };
     let (mut name, mut version) = (None, None);
-    for line in BufReader::new(File::open(file).ok()?.take(MAX_METADATA_BYTES)).lines() {
+    for line in BufReader::new(regular::open(&file).ok()?.take(MAX_METADATA_BYTES)).lines() {
         let line = line.ok()?;
         if let Some(value) = line.strip_prefix("Name:") {
             name = Some(value.trim().to_owned());
@@ -68,7 +69,7 @@ pub fn changes(before: &Inventory, after: &Inventory) -> Vec<Found> {
 
 /// The top-level modules a package consists of.
 pub fn modules(found: &Found) -> BTreeSet<String> {
-    let Ok(record) = File::open(found.metadata.join("RECORD")) else { return BTreeSet::new() };
+    let Ok(record) = regular::open(&found.metadata.join("RECORD")) else { return BTreeSet::new() };
     let lines = BufReader::new(record.take(MAX_RECORD_BYTES)).lines().map_while(Result::ok);
     lines.filter_map(|line| module_of(&line)).collect()
 }

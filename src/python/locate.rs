@@ -5,13 +5,12 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    process::Stdio,
     time::Duration,
 };
 
 use tokio::process::Command;
 
-use super::{Error, project};
+use super::{Error, ask, project};
 
 const TOOL_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -115,10 +114,8 @@ pub(super) async fn ask_tool(
         .env_clear()
         .envs(env.iter().filter(|(key, _)| !key.starts_with("PYTHON") && *key != "VIRTUAL_ENV"))
         .envs([("NO_COLOR", "1"), ("UV_PYTHON_DOWNLOADS", "never"), ("POETRY_NO_INTERACTION", "1")])
-        .current_dir(cwd)
-        .stdin(Stdio::null())
-        .kill_on_drop(true);
-    let output = tokio::time::timeout(TOOL_TIMEOUT, command.output()).await.ok()?.ok()?;
+        .current_dir(cwd);
+    let output = ask::listen(command, TOOL_TIMEOUT).await.ok()??;
     let line = String::from_utf8(output.stdout).ok()?.lines().last()?.trim().to_owned();
     Some(PathBuf::from(line)).filter(|path| output.status.success() && path.is_absolute())
 }

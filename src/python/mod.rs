@@ -3,6 +3,7 @@
 //! Called by `session` when one is opened and by `doctor`. Owns the cache of answers; starts nothing that stays. What a caller may name
 //! and where that is looked for is in `locate`, the environments of projects in `project`.
 
+mod ask;
 mod locate;
 mod project;
 
@@ -13,7 +14,7 @@ use std::{
     fs, io,
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
-    sync::Mutex,
+    sync::{Arc, Mutex, Weak},
     time::Duration,
 };
 
@@ -104,8 +105,8 @@ impl Interpreter {
 #[derive(Debug, Default)]
 pub struct Interpreters {
     known: Mutex<HashMap<(PathBuf, u64, u64, i64), Interpreter>>,
-    /// One is asked at a time: many sessions opened at once want the same answer.
-    asking: tokio::sync::Mutex<()>,
+    /// Each is asked once at a time: many sessions opened at once want the same answer.
+    asking: Mutex<HashMap<PathBuf, Weak<tokio::sync::Mutex<()>>>>,
 }
 
 impl Interpreters {
@@ -188,7 +189,8 @@ impl Interpreters {
         if let Some(known) = known() {
             return Ok(known);
         }
-        let _turn = self.asking.lock().await;
+        let turn = self.turn(path);
+        let _turn = turn.lock().await;
         if let Some(known) = known() {
             return Ok(known);
         }
@@ -199,6 +201,17 @@ impl Interpreters {
         }
         Ok(interpreter)
     }
+
+    fn turn(&self, path: &Path) -> Arc<tokio::sync::Mutex<()>> {
+        let mut asking = self.asking.lock().expect("no panic while locked");
+        asking.retain(|_, turn| turn.strong_count() > 0);
+        if let Some(turn) = asking.get(path).and_then(Weak::upgrade) {
+            return turn;
+        }
+        let turn = Arc::new(tokio::sync::Mutex::new(()));
+        asking.insert(path.to_owned(), Arc::downgrade(&turn));
+        turn
+    }
 }
 
 async fn ask(path: &Path, cwd: &Path, env: &BTreeMap<String, String>) -> Result<Interpreter, Error> {
@@ -207,13 +220,11 @@ async fn ask(path: &Path, cwd: &Path, env: &BTreeMap<String, String>) -> Result<
         .args(["-c", ASK])
         .env_clear()
         .envs(env.iter().filter(|(key, _)| !key.starts_with("PYTHON")))
-        .current_dir(cwd)
-        .stdin(std::process::Stdio::null())
-        .kill_on_drop(true);
-    let output = tokio::time::timeout(ASK_TIMEOUT, command.output())
+        .current_dir(cwd);
+    let output = ask::listen(command, ASK_TIMEOUT)
         .await
-        .map_err(|_| Error::Silent { path: path.to_owned() })?
-        .map_err(|source| Error::Start { path: path.to_owned(), source })?;
+        .map_err(|source| Error::Start { path: path.to_owned(), source })?
+        .ok_or_else(|| Error::Silent { path: path.to_owned() })?;
     let stdout = String::from_utf8_lossy(&output.stdout);
     // A sitecustomize may have printed before us: the answer is what follows the marker.
     let answer = stdout.rsplit_once("\u{1}pylair ").map(|(_, answer)| answer.trim());

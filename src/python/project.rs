@@ -6,7 +6,6 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::Read,
     path::{Path, PathBuf},
 };
 
@@ -17,6 +16,7 @@ use super::{
     Error,
     locate::{Located, ask_tool, in_prefix, is_version, on_path},
 };
+use crate::regular;
 
 /// Of a project's files no more is read.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -37,7 +37,7 @@ pub(super) async fn environment(directory: &Path, env: &BTreeMap<String, String>
         }
         looked_for.push(name);
     }
-    let settings = read(&directory.join("pyproject.toml")).and_then(|text| text.parse::<toml::Table>().ok());
+    let settings = read_here(directory.join("pyproject.toml")).await.and_then(|text| text.parse::<toml::Table>().ok());
     let tool = |name: &str| settings.as_ref()?.get("tool")?.get(name);
     let build_backend =
         settings.as_ref().and_then(|settings| settings.get("build-system")?.get("build-backend")?.as_str());
@@ -55,8 +55,11 @@ pub(super) async fn environment(directory: &Path, env: &BTreeMap<String, String>
     }
     if has_file("Pipfile") {
         let place = pipenv_home(directory, env);
-        if let Some(python) = place.as_ref().and_then(|home| of_pipenv(directory, home)) {
-            return Ok(Located::Executable(python));
+        if let Some(home) = place.clone() {
+            let directory = directory.to_owned();
+            if let Some(python) = look(env, move |_| of_pipenv(&directory, &home)).await {
+                return Ok(Located::Executable(python));
+            }
         }
         looked_for.push(match place {
             Some(home) => format!("environment of Pipenv in `{}`", home.display()),
@@ -64,12 +67,13 @@ pub(super) async fn environment(directory: &Path, env: &BTreeMap<String, String>
         });
     }
     for file in CONDA_FILES {
-        let Some(text) = read(&directory.join(file)) else { continue };
+        let Some(text) = read_here(directory.join(file)).await else { continue };
         let Some(name) = conda_name(&text) else {
             looked_for.push(format!("name in {file}"));
             continue;
         };
-        if let Some(python) = of_conda(&name, env) {
+        let wanted = name.clone();
+        if let Some(python) = look(env, move |env| of_conda(&wanted, env)).await {
             return Ok(Located::Executable(python));
         }
         looked_for.push(format!("Conda environment `{name}` ({file}) in any known envs directory"));
@@ -86,7 +90,7 @@ pub(super) async fn environment(directory: &Path, env: &BTreeMap<String, String>
             None => looked_for.push("uv on PATH to ask".to_owned()),
         }
     }
-    if let Some(version) = read(&directory.join(".python-version"))
+    if let Some(version) = read_here(directory.join(".python-version")).await
         && let Some(version) = version.lines().map(str::trim).find(|line| is_version(line))
     {
         return Ok(Located::Version(version.to_owned()));
@@ -95,9 +99,20 @@ pub(super) async fn environment(directory: &Path, env: &BTreeMap<String, String>
 }
 
 fn read(path: &Path) -> Option<String> {
-    let mut text = String::new();
-    fs::File::open(path).ok()?.take(MAX_FILE_BYTES).read_to_string(&mut text).ok()?;
-    Some(text)
+    regular::read(path, MAX_FILE_BYTES).ok()
+}
+
+/// Looks at files on a thread for that.
+async fn look<T: Send + 'static>(
+    env: &BTreeMap<String, String>,
+    looking: impl FnOnce(&BTreeMap<String, String>) -> Option<T> + Send + 'static,
+) -> Option<T> {
+    let env = env.clone();
+    tokio::task::spawn_blocking(move || looking(&env)).await.ok().flatten()
+}
+
+async fn read_here(path: PathBuf) -> Option<String> {
+    tokio::task::spawn_blocking(move || read(&path)).await.ok().flatten()
 }
 
 /// Poetry's environment of a project, and where it was looked for.
@@ -114,14 +129,16 @@ async fn poetry(
             format!("environment that `{}` knows", poetry.display()),
         );
     }
-    let Some(home) = poetry_home(directory, env) else {
+    let project = directory.to_owned();
+    let Some(home) = look(env, move |env| poetry_home(&project, env)).await else {
         return (None, "place where Poetry keeps environments".to_owned());
     };
     let name = |table: &str| settings?.get("tool")?.get(table)?.get("name")?.as_str();
     let name = settings.and_then(|settings| settings.get("project")?.get("name")?.as_str()).or_else(|| name("poetry"));
     // What Poetry calls a project that has no name.
     let base = poetry_name(name.unwrap_or("non-package-mode"), directory);
-    (of_poetry(&home, &base), format!("environment of Poetry `{}`-py*", home.join(&base).display()))
+    let place = format!("environment of Poetry `{}`-py*", home.join(&base).display());
+    (look(env, move |_| of_poetry(&home, &base)).await, place)
 }
 
 /// Where Poetry keeps environments: its own variables, the project's poetry.toml, the user's config.toml, the default.

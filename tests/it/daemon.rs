@@ -67,6 +67,22 @@ fn sigterm_leaves_nothing() {
 }
 
 #[test]
+fn a_second_signal_ends_it_at_once() {
+    let home = Home::new();
+    assert!(home.run(&["exec", "1"]).status.success());
+    let pid = home.daemon_pid();
+    let processes = home.processes();
+    // Both are there when it wakes up.
+    for signal in [Signal::STOP, Signal::TERM, Signal::INT, Signal::CONT] {
+        kill(pid, signal);
+    }
+    for process in &processes {
+        process.assert_ends();
+    }
+    assert!(home.places().socket().exists(), "nothing was closed in order");
+}
+
+#[test]
 fn sigkill_ends_all_session_processes_too() {
     let home = Home::new();
     let code = "import os, subprocess\n\

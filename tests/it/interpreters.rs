@@ -280,3 +280,25 @@ fn a_session_is_opened_with_the_environment_of_its_project() {
         assert!(error.hint().contains("-m venv .venv"), "{}", error.hint());
     });
 }
+
+#[test]
+fn a_fifo_where_a_project_has_a_file_is_no_file() {
+    let place = Place::new();
+    let project = place.project(&[]);
+    for name in ["pyproject.toml", ".python-version", "environment.yml"] {
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, project.join(name), rustix::fs::FileType::Fifo, mode, 0)
+            .expect("a FIFO can be made");
+    }
+    let said = place.failure(&project.display().to_string());
+    assert!(said.contains("neither a Python environment nor a project"), "{said}");
+}
+
+#[test]
+fn a_program_that_never_stops_talking_is_no_interpreter() {
+    let place = Place::new();
+    place.program("python3", "exec yes");
+    let said = place.failure("python3");
+    assert!(said.contains("is not a Python interpreter"), "{said}");
+    assert!(said.len() < 1000, "{said}");
+}

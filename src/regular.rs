@@ -1,0 +1,41 @@
+//! Files that others made, read without being held up: a FIFO, a terminal or a device in the place of a file is no file. Blocking;
+//! called on a thread for that.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::Path,
+};
+
+use rustix::fs::{FileType, Mode, OFlags};
+
+/// Opens a regular file for reading.
+pub fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != FileType::RegularFile {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    Ok(file.into())
+}
+
+/// The beginning of a regular file, as text.
+pub fn read(path: &Path, limit: u64) -> io::Result<String> {
+    let mut text = String::new();
+    open(path)?.take(limit).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fifo_is_refused_and_not_waited_for() {
+        let path = std::env::temp_dir().join(format!("pylair-fifo-{}", std::process::id()));
+        rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        let opened = open(&path);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(opened.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+}
