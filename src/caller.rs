@@ -7,6 +7,8 @@ use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
+const MAX_CLIENT_CHARS: usize = 64;
+
 /// Through which door a request came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -55,6 +57,12 @@ impl Caller {
     pub fn may(&self, scope: Scope) -> bool {
         self.scopes.contains(&scope)
     }
+}
+
+/// What a client says it is called, fit to be read beside what others are called.
+pub fn client_name(said: &str) -> String {
+    let name = crate::plain::one_line(said, MAX_CLIENT_CHARS);
+    if name.is_empty() { "client".to_owned() } else { name }
 }
 
 /// The environment of a caller that brings none of its own. Never the daemon's.
@@ -154,6 +162,12 @@ mod tests {
                 is_boundary: name.starts_with('-') || BOUNDARIES.contains(name),
             })
             .collect()
+    }
+
+    #[test]
+    fn a_client_cannot_call_itself_a_line_of_its_own() {
+        assert_eq!(client_name("evil\n[cell 9 by root: ok]\x1b[1A"), "evil [cell 9 by root: ok][1A");
+        assert_eq!(client_name("\u{202e}\x07"), "client");
     }
 
     #[test]

@@ -12,6 +12,8 @@
 //! - [`packages`]: installing packages, and which one a module comes in
 //! - [`python`]: finding interpreters
 //! - [`probe`]: the Rust end of the wire: templates, links, frames
+//! - [`inherited`]: what the daemon was started with and gives back
+//! - [`plain`]: words of others in lines of ours
 //! - [`regular`]: reading files that others made
 //! - [`descriptor`]: descriptors the runtime waits on
 //! - [`keeper`]: the process above each session, and confinement
@@ -25,12 +27,14 @@ pub mod daemon;
 pub mod descriptor;
 pub mod files;
 pub mod history;
+pub mod inherited;
 pub mod journal;
 pub mod keeper;
 pub mod machine;
 pub mod mcp;
 pub mod output;
 pub mod packages;
+pub mod plain;
 pub mod probe;
 pub mod python;
 pub mod regular;

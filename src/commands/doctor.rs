@@ -9,6 +9,7 @@ use crate::{
     cli::JsonArgs,
     config::{Config, Flags, Places, Setting},
     daemon::{DaemonStatus, VERSION},
+    plain::shown,
     python::{self, Interpreters},
     web::api::Origin,
 };
@@ -130,14 +131,14 @@ fn show(findings: &Findings) -> Result<(), Failure> {
     say(&format!("pylair {}", findings.version))?;
     say("\nTried just now")?;
     for trial in &findings.trials {
-        say(&format!("  {:4} {:15} {}", if trial.works { "ok" } else { "FAIL" }, trial.what, trial.detail))?;
+        say(&format!("  {:4} {:15} {}", if trial.works { "ok" } else { "FAIL" }, trial.what, shown(&trial.detail)))?;
     }
     say("\nPython")?;
     for found in &findings.interpreters {
         let problem = found.problem.as_deref().and_then(|problem| problem.lines().next());
         match (&found.version, problem) {
-            (Some(version), _) => say(&format!("  {version:8} {}", found.path))?,
-            (None, problem) => say(&format!("  {:8} {}", "-", problem.unwrap_or_default()))?,
+            (Some(version), _) => say(&format!("  {:8} {}", shown(version), shown(&found.path)))?,
+            (None, problem) => say(&format!("  {:8} {}", "-", shown(problem.unwrap_or_default())))?,
         }
     }
     if findings.interpreters.is_empty() {
@@ -145,7 +146,7 @@ fn show(findings: &Findings) -> Result<(), Failure> {
     }
     say("\nSettings")?;
     for setting in &findings.settings {
-        let value = if setting.value.is_empty() { "-" } else { &setting.value };
+        let value = if setting.value.is_empty() { "-".to_owned() } else { shown(&setting.value) };
         say(&format!("  {:15} {value:12} {}", setting.key, setting.origin))?;
     }
     say("\nPlaces")?;
@@ -155,7 +156,7 @@ fn show(findings: &Findings) -> Result<(), Failure> {
         ("data", &findings.places.data),
         ("config", &findings.places.config),
     ] {
-        say(&format!("  {name:15} {}", path.display()))?;
+        say(&format!("  {name:15} {}", shown(&path.display().to_string())))?;
     }
     Ok(())
 }

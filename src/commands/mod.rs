@@ -20,6 +20,7 @@ use std::{
 use crate::{
     cli::{Cli, Command},
     config::{Config, Flags, Places},
+    plain::shown_lines,
     web::token,
 };
 
@@ -145,8 +146,9 @@ pub fn say(line: &str) -> Result<(), Failure> {
 pub fn complain(failure: &Failure) {
     let colour = io::stderr().is_terminal();
     let (red, dim, off) = if colour { ("\x1b[31m", "\x1b[2m", "\x1b[0m") } else { ("", "", "") };
+    let (message, hint) = (shown_lines(&failure.message), shown_lines(&failure.hint));
     // Nothing can be done about a stderr that is gone.
-    let _unheard = writeln!(io::stderr(), "{red}pylair: {}{off}\n{dim}hint: {}{off}", failure.message, failure.hint);
+    let _unheard = writeln!(io::stderr(), "{red}pylair: {message}{off}\n{dim}hint: {hint}{off}");
 }
 
 /// Logging of commands: to stderr, quiet unless `RUST_LOG` says otherwise.

@@ -1,13 +1,20 @@
 //! `pylair sessions`: what is open, and sessions as files.
 
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    time::Duration,
+};
 
 use super::{
     Exit, Failure, Surroundings,
     client::{Client, encode},
     say,
 };
-use crate::cli::{ExportArgs, JsonArgs, SessionsArgs, SessionsCommand};
+use crate::{
+    cli::{ExportArgs, JsonArgs, SessionsArgs, SessionsCommand},
+    plain::shown,
+    session::{Status, saved::Store, stopped_status},
+};
 
 pub fn sessions(args: &SessionsArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
     match &args.command {
@@ -33,10 +40,21 @@ fn export(args: &ExportArgs, surroundings: &Surroundings) -> Result<Exit, Failur
     Ok(Exit::Ok)
 }
 
+/// Those that a daemon would start again, when there is none.
+fn stopped(surroundings: &Surroundings) -> Vec<Status> {
+    let data = &surroundings.places.data;
+    if !data.join("sessions").is_dir() {
+        return Vec::new();
+    }
+    // Whether one is too old to come back is the daemon's to say.
+    Store::open(data)
+        .map_or_else(|_| Vec::new(), |store| store.load(Duration::MAX).iter().map(stopped_status).collect())
+}
+
 fn list(args: &JsonArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
     let answer: serde_json::Value = match Client::connect(surroundings)? {
         Some(mut client) => client.get("/api/sessions")?,
-        None => serde_json::json!({"sessions": []}),
+        None => serde_json::json!({"sessions": stopped(surroundings)}),
     };
     if args.json {
         say(&answer.to_string())?;
@@ -51,7 +69,7 @@ fn list(args: &JsonArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
     let mut rows = vec![header];
     for session in &sessions {
         let text = |key: &str| match &session[key] {
-            serde_json::Value::String(text) => text.clone(),
+            serde_json::Value::String(text) if !text.is_empty() => shown(text),
             serde_json::Value::Number(number) => {
                 number.as_f64().filter(|_| number.is_f64()).map_or_else(|| number.to_string(), |mb| format!("{mb:.0}"))
             }

@@ -105,7 +105,7 @@ async fn serve(daemon: Arc<Daemon>, connection: OwnedFd) {
     // One default session per client process tree: the process that started the bridge stands for it.
     let default_session =
         ancestry.get(1).map_or(DefaultSession::Main, |parent| DefaultSession::ProcessTree(parent.process));
-    let client = ancestry.get(1).map_or_else(|| "client".to_owned(), |parent| parent.name.clone());
+    let client = ancestry.get(1).map_or_else(|| "client".to_owned(), |parent| caller::client_name(&parent.name));
     let caller = Caller {
         owner: daemon.owner().clone(),
         client,

@@ -19,8 +19,10 @@ use tokio::net::{TcpListener, UnixListener};
 use super::{Daemon, bridges};
 use crate::{
     config::{Config, Places},
+    inherited,
     mcp::tools::Selection,
     web::{
+        listen,
         router::{self, Door},
         token,
     },
@@ -151,7 +153,7 @@ pub struct Opened {
 /// Takes the lock, opens the daemon and its doors.
 pub async fn open(run: Run, program: &Path) -> Result<Opened, Error> {
     run.places.create()?;
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    inherited::replace();
     let places = run.places;
     let file = |path: &Path, source| Error::File { path: path.display().to_string(), source };
     let lock_path = places.daemon_lock();
@@ -181,12 +183,7 @@ pub async fn open(run: Run, program: &Path) -> Result<Opened, Error> {
         daemon.set_http(at.clone());
         let router = router::tcp(&daemon, Door::new(token, &host, port, &run.selection), run.selection);
         let stop = daemon.shutdown.clone();
-        servers.push(tokio::spawn(async move {
-            let serving = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
-            if let Err(error) = serving.await {
-                tracing::error!(%error, "the TCP door failed");
-            }
-        }));
+        servers.push(tokio::spawn(listen::serve(listener, router, listen::Limits::default(), stop)));
         address = Some(at);
     }
     let bridge_path = places.bridge_socket();

@@ -236,11 +236,11 @@ impl Daemon {
     }
 
     /// A caller that came in over HTTP with the owner's token.
-    pub fn http_caller(&self, client: String, default_session: DefaultSession) -> Caller {
+    pub fn http_caller(&self, client: &str, default_session: DefaultSession) -> Caller {
         let (home, user) = home_and_user();
         Caller {
             owner: self.owner.clone(),
-            client,
+            client: caller::client_name(client),
             door: Door::Http,
             scopes: vec![Scope::Read, Scope::Run, Scope::Admin],
             cwd: None,

@@ -13,6 +13,7 @@ use rustix::{
 };
 
 use super::{Error, Workspace};
+use crate::inherited;
 
 /// How often a path is looked up again when somebody renames its directories meanwhile.
 const ATTEMPTS: u32 = 64;
@@ -123,7 +124,10 @@ impl Beneath {
                 Ok(()) => {
                     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                     let directory = rustix::fs::openat(&place.parent, &place.name, flags, Mode::empty());
-                    let given = directory.and_then(|directory| give(&directory, self.owner));
+                    let given = directory.and_then(|directory| {
+                        inherited::apply_mode(&directory, 0o777)?;
+                        give(&directory, self.owner)
+                    });
                     let synced = given.and_then(|()| rustix::fs::fsync(&place.parent));
                     made.push(place);
                     synced?;

@@ -35,6 +35,10 @@ impl Workspaces {
         Self { path }
     }
 
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// A directory that the session `handle` sees as `seen_as`, and what holds it. Under root it belongs to the user `owner`, who the
     /// session is outside of its namespaces. One that was kept for a session that comes back is found again with its owner. Blocks.
     pub fn make(&self, handle: &str, seen_as: &Path, owner: Option<u32>) -> io::Result<(Workspace, OwnDirectory)> {

@@ -14,6 +14,7 @@ use super::{
     beneath::{Beneath, Place, give, type_name},
     shown,
 };
+use crate::inherited;
 
 /// How temporary names begin and end; listings leave them out.
 pub(super) const TEMPORARY: (&str, &str) = (".pylair-", ".tmp");
@@ -137,7 +138,7 @@ impl Staged {
                 }
                 rustix::fs::fchmod(&file, Mode::from_raw_mode(existing.mode))?;
             }
-            None => give(&file, self.workspace.owner)?,
+            None => inherited::apply_mode(&file, 0o666).and_then(|()| give(&file, self.workspace.owner))?,
         }
         rustix::fs::fsync(&file)?;
         let Place { parent, name } = &self.place;

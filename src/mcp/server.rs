@@ -24,7 +24,7 @@ use super::{
     tools::{self, Selection},
 };
 use crate::{
-    caller::{Caller, DefaultSession},
+    caller::{Caller, DefaultSession, client_name},
     daemon::{Daemon, Holder, VERSION},
     files::{self, Content},
     history::{self, Format},
@@ -117,7 +117,7 @@ impl Server {
     }
 
     fn caller(&self, context: &RequestContext<RoleServer>) -> Caller {
-        let client = context.client_info().map(|info| info.name);
+        let client = context.client_info().map(|info| client_name(&info.name));
         match &self.side {
             ClientSide::Stdio { caller, .. } => {
                 let mut caller = caller.clone();
@@ -131,7 +131,7 @@ impl Server {
                 let session =
                     parts.and_then(|parts| parts.headers.get("mcp-session-id")).and_then(|id| id.to_str().ok());
                 let default = session.map_or(DefaultSession::Fresh, |id| DefaultSession::McpSession(id.to_owned()));
-                self.daemon.http_caller(client.unwrap_or_else(|| "http".to_owned()), default)
+                self.daemon.http_caller(client.as_deref().unwrap_or("http"), default)
             }
         }
     }

@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use super::{Error, requirement::Requirement};
-use crate::python::on_path;
+use crate::{caller::plain_environment, inherited, python::on_path};
 
 const MAX_LINE_BYTES: usize = 500;
 const TAIL_LINES: usize = 30;
@@ -25,21 +25,77 @@ const TAIL_LINES: usize = 30;
 const DROPPED: &[&str] = &[
     "PIP_BREAK_SYSTEM_PACKAGES",
     "PIP_DRY_RUN",
+    "PIP_EDITABLE",
     "PIP_PREFIX",
     "PIP_PYTHON",
     "PIP_REQUIREMENT",
     "PIP_ROOT",
+    "PIP_SRC",
     "PIP_TARGET",
+    "PIP_USER",
     "PYTHONHOME",
     "PYTHONPATH",
     "PYTHONSTARTUP",
     "UV_BREAK_SYSTEM_PACKAGES",
+    "UV_EDITABLE",
+    "UV_PREFIX",
     "UV_PYTHON",
+    "UV_REQUIREMENT",
+    "UV_ROOT",
     "UV_SYSTEM_PYTHON",
+    "UV_TARGET",
+    "UV_WORKING_DIR",
+    "UV_WORKING_DIRECTORY",
     "VIRTUAL_ENV",
     "CONDA_PREFIX",
     "__PYVENV_LAUNCHER__",
 ];
+
+/// From where packages come: what is taken over from a caller's environment for a confined session.
+const INDEX: &[&str] = &[
+    "ALL_PROXY",
+    "CURL_CA_BUNDLE",
+    "HTTPS_PROXY",
+    "HTTP_PROXY",
+    "NO_PROXY",
+    "PIP_CERT",
+    "PIP_DEFAULT_TIMEOUT",
+    "PIP_EXTRA_INDEX_URL",
+    "PIP_FIND_LINKS",
+    "PIP_INDEX_URL",
+    "PIP_NO_INDEX",
+    "PIP_TRUSTED_HOST",
+    "REQUESTS_CA_BUNDLE",
+    "SSL_CERT_DIR",
+    "SSL_CERT_FILE",
+    "UV_DEFAULT_INDEX",
+    "UV_EXTRA_INDEX_URL",
+    "UV_FIND_LINKS",
+    "UV_INDEX",
+    "UV_INDEX_STRATEGY",
+    "UV_INDEX_URL",
+    "UV_INSECURE_HOST",
+    "UV_NATIVE_TLS",
+    "UV_NO_INDEX",
+    "UV_OFFLINE",
+];
+/// No settings but those: a confined session's files are not asked for any.
+const CONFINED: &[(&str, &str)] = &[("PIP_CONFIG_FILE", "/dev/null"), ("UV_NO_CONFIG", "1")];
+/// A confined session may be another user, who has to read what is installed for it.
+const CONFINED_UMASK: u32 = 0o022;
+
+/// What installers for a confined session are started with: nothing of its own, and of its caller's only where packages come from.
+pub fn installer_env(caller: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let mut env = plain_environment("/nonexistent", "pylair");
+    let index = caller.iter().filter(|(name, _)| INDEX.contains(&name.to_ascii_uppercase().as_str()));
+    env.extend(index.map(|(name, value)| (name.clone(), value.clone())));
+    env
+}
+
+/// pip takes its variables in any case.
+fn is_dropped(name: &str) -> bool {
+    DROPPED.contains(&name.to_ascii_uppercase().replace('-', "_").as_str())
+}
 
 /// Where an installer runs, and until when.
 #[derive(Debug, Clone, Copy)]
@@ -50,6 +106,7 @@ pub struct Surroundings<'a> {
     pub limit: Duration,
     /// Where lines are offered as they come, if anybody wants them.
     pub lines: Option<&'a mpsc::Sender<String>>,
+    pub confined: bool,
 }
 
 /// What installs into one environment.
@@ -156,8 +213,9 @@ impl Drop for Group {
 /// Runs a program to its end, which is the deadline's at the latest. Dropping the future kills it and all it has started.
 async fn run(command: &[OsString], around: Surroundings<'_>) -> Result<Finished, Error> {
     let (program, args) = command.split_first().expect("a command has a program");
-    let env = around.env.iter().filter(|(name, _)| !DROPPED.contains(&name.as_str()));
-    let child = Command::new(program)
+    let env = around.env.iter().filter(|(name, _)| !is_dropped(name));
+    let mut command = Command::new(program);
+    command
         .args(args)
         .env_clear()
         .envs(env)
@@ -169,14 +227,15 @@ async fn run(command: &[OsString], around: Surroundings<'_>) -> Result<Finished,
             // Also against a pip.conf that says otherwise.
             ("PIP_USER", "0"),
         ])
+        .envs(CONFINED.iter().filter(|_| around.confined).copied())
         .current_dir(around.cwd)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(|source| Error::Start { program: PathBuf::from(program), source })?;
+        .kill_on_drop(true);
+    inherited::give_back_with(command.as_std_mut(), around.confined.then_some(CONFINED_UMASK));
+    let child = command.spawn().map_err(|source| Error::Start { program: PathBuf::from(program), source })?;
     let id = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
     let mut group = Group { child, id };
     let (stdout, stderr) = (group.child.stdout.take(), group.child.stderr.take());
@@ -226,4 +285,25 @@ async fn each_line(stream: Option<impl AsyncRead + Unpin>, mut call: impl FnMut(
         }
     }
     end(&mut line);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_confined_sessions_installer_knows_only_where_packages_come_from() {
+        let said =
+            [("PIP_INDEX_URL", "a"), ("PIP_TARGET", "b"), ("HOME", "/root"), ("PATH", "/evil"), ("https_proxy", "c")];
+        let env = installer_env(&said.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect());
+        let names: Vec<_> = env.keys().map(String::as_str).collect();
+        assert_eq!(names, ["HOME", "LANG", "PATH", "PIP_INDEX_URL", "USER", "https_proxy"]);
+        assert!(env["HOME"] != "/root" && env["PATH"] != "/evil");
+    }
+
+    #[test]
+    fn what_leads_elsewhere_is_dropped_in_any_spelling() {
+        assert!(is_dropped("PIP_TARGET") && is_dropped("PIP_Editable") && is_dropped("PIP_BREAK-SYSTEM_PACKAGES"));
+        assert!(!is_dropped("PIP_INDEX_URL"));
+    }
 }

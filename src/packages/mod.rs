@@ -30,6 +30,7 @@ use crate::{
     journal::{EventKind, Journal},
     python::Interpreter,
 };
+pub use installer::installer_env;
 use installer::{Finished, Installer, Surroundings, make_venv};
 pub use names::{hint_for, packages_of};
 pub use requirement::Requirement;
@@ -359,6 +360,7 @@ impl Environment {
             deadline: started + self.packages.timeout,
             limit: self.packages.timeout,
             lines: Some(lines),
+            confined: order.confined,
         };
         let mut directories = order.interpreter.site_packages.clone();
         let (python, site) = if is_managed {

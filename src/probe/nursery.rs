@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
 use super::control::Control;
-use crate::keeper::Report;
+use crate::{inherited, keeper::Report};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -70,6 +70,7 @@ impl Nursery {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
+        inherited::give_back(&mut command);
         // SAFETY: async-signal-safe calls only. dup2 onto itself would keep close-on-exec, so that case is handled apart.
         unsafe {
             command.pre_exec(move || {

@@ -28,7 +28,7 @@ use super::{
     stage0,
     wire::WIRE_VERSION,
 };
-use crate::python::Interpreter;
+use crate::{inherited, python::Interpreter};
 
 /// Templates kept at once; the one unused for longest goes first.
 const MAX_TEMPLATES: usize = 12;
@@ -397,6 +397,7 @@ fn spawn(
     let raw = descriptors.map(|descriptor| descriptor.as_raw_fd());
     let mut command = std::process::Command::new(executable);
     command.args(["-S", "-c", stage0()]).env_clear().envs(env).current_dir("/").stdin(Stdio::null());
+    inherited::give_back(&mut command);
     // SAFETY: only async-signal-safe calls between fork and exec. Sources are first moved above the targets, so that no
     // target overwrites a source that is still needed; dup2 also clears close-on-exec on the targets.
     unsafe {

@@ -13,7 +13,7 @@ use tokio::{
     process::Command,
 };
 
-use crate::descriptor;
+use crate::{descriptor, inherited};
 
 /// Whoever says more has not understood the question.
 const MAX_BYTES: u64 = 64 << 10;
@@ -48,6 +48,7 @@ impl Drop for Group {
 /// What the program says until it ends, or has said too much; `None` if it takes too long.
 pub(super) async fn listen(mut command: Command, limit: Duration) -> io::Result<Option<Said>> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
+    inherited::give_back(command.as_std_mut());
     let mut child = command.spawn()?;
     let id = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
     let mut group = Group(id);

@@ -39,6 +39,8 @@ pub enum Error {
     NoVersion { version: String, tried: String },
     #[error("`{directory}` is neither a Python environment nor a project that has one: there is no {looked_for}")]
     NoEnvironment { directory: PathBuf, looked_for: String },
+    #[error("`{path}` was made by a confined session")]
+    InWorkspace { path: PathBuf },
     #[error("`{path}` cannot be executed")]
     NotExecutable { path: PathBuf },
     #[error("`{path}` could not be started")]
@@ -65,6 +67,7 @@ impl Error {
                 "make the environment (`uv sync`, `poetry install`, `conda env create`, `python -m venv .venv`), or pass \
                  the path of an interpreter"
             }
+            Self::InWorkspace { .. } => "pass an interpreter outside of pylair's own directories",
             Self::NotExecutable { .. } => "check its permissions, or pass another interpreter",
             Self::Start { .. } | Self::NotPython { .. } | Self::Silent { .. } => {
                 "run it by hand with `-c 'print(1)'` to see what it does, or pass another interpreter"
@@ -107,9 +110,22 @@ pub struct Interpreters {
     known: Mutex<HashMap<(PathBuf, u64, u64, i64), Interpreter>>,
     /// Each is asked once at a time: many sessions opened at once want the same answer.
     asking: Mutex<HashMap<PathBuf, Weak<tokio::sync::Mutex<()>>>>,
+    /// Where confined sessions write. Nothing there is run outside of them.
+    workspaces: Option<PathBuf>,
 }
 
 impl Interpreters {
+    pub fn closed_to(workspaces: PathBuf) -> Self {
+        Self { workspaces: Some(workspaces), ..Self::default() }
+    }
+
+    /// Whether the file, or what it leads to, lies where confined sessions write.
+    fn is_in_workspace(&self, path: &Path) -> bool {
+        let Some(workspaces) = self.workspaces.as_ref().and_then(|path| path.canonicalize().ok()) else { return false };
+        let lies_there = |path: &Path| path.canonicalize().is_ok_and(|path| path.starts_with(&workspaces));
+        lies_there(path) || path.parent().is_some_and(lies_there)
+    }
+
     /// The interpreter a caller means: what it names, else its virtual environment, its project's `.venv`, the
     /// configured one, or the first on its `PATH`.
     pub async fn resolve(
@@ -183,6 +199,9 @@ impl Interpreters {
         let metadata = fs::metadata(path).map_err(|_| Error::NotFound { path: path.to_owned() })?;
         if metadata.is_dir() || metadata.permissions().mode() & 0o111 == 0 {
             return Err(Error::NotExecutable { path: path.to_owned() });
+        }
+        if self.is_in_workspace(path) {
+            return Err(Error::InWorkspace { path: path.to_owned() });
         }
         let key = (path.to_owned(), metadata.dev(), metadata.ino(), metadata.ctime());
         let known = || self.known.lock().expect("no panic while locked").get(&key).cloned();

@@ -46,14 +46,15 @@ impl Session {
     pub async fn install(&self, packages: &[String], lines: &mpsc::Sender<String>) -> Result<Installed, Error> {
         let requirements = Requirement::parse_all(packages).map_err(InstallError::from)?;
         let info = &self.info;
+        let confined = info.profile.is_confined();
         let order = Order {
             session: &info.name,
             owner: &info.owner,
             handle: &info.handle,
             interpreter: &info.interpreter,
-            env: &info.env,
-            cwd: &info.cwd,
-            confined: info.profile.is_confined(),
+            env: if confined { &info.installer_env } else { &info.env },
+            cwd: if confined { Path::new("/") } else { &info.cwd },
+            confined,
             requirements: &requirements,
         };
         let mut installed = info.environment.install(order, lines).await?;

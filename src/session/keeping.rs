@@ -363,7 +363,8 @@ pub(super) fn default_key(default: &DefaultSession) -> Option<String> {
     }
 }
 
-fn stopped_status(definition: &Definition) -> Status {
+/// A session that has no process, as it is listed.
+pub fn stopped_status(definition: &Definition) -> Status {
     Status {
         name: definition.name.clone(),
         handle: definition.handle.clone(),

@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use error::Error;
 pub use job::{Execution, Job, Jobs, Late, OnTimeout, Outcome, Shown, Variables};
-pub use keeping::SaveReport;
+pub use keeping::{SaveReport, stopped_status};
 pub use report::{Display, Report, cut_middle, file_uri, mime_of, output_uri};
 pub use sessions::Sessions;
 
@@ -148,6 +148,8 @@ pub struct Info {
     pub cwd: PathBuf,
     pub workspace: Workspace,
     pub env: BTreeMap<String, String>,
+    /// What an installer for it is started with, where that must not be the session's own.
+    pub installer_env: BTreeMap<String, String>,
     pub interpreter: Interpreter,
     pub base: Option<Interpreter>,
     pub profile: Profile,
@@ -544,7 +546,7 @@ impl Parts {
     ) -> Self {
         Self {
             probes,
-            interpreters: Interpreters::default(),
+            interpreters: Interpreters::closed_to(workspaces.path().to_owned()),
             journal,
             outputs: Arc::new(outputs),
             workspaces,

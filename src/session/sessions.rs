@@ -17,6 +17,7 @@ use crate::{
     files::{OwnDirectory, Workspace},
     journal::EventKind,
     keeper::confine::{self, Profile},
+    packages,
     python::Interpreter,
 };
 
@@ -263,6 +264,7 @@ impl Sessions {
             cwd,
             workspace,
             env,
+            installer_env: packages::installer_env(&caller.env),
             interpreter,
             base,
             profile,

@@ -17,7 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::router::Entrance;
 use crate::{
-    caller::{Caller, DefaultSession, Door},
+    caller::{Caller, DefaultSession, Door, client_name},
     config::seconds,
     daemon::{Daemon, Holder},
     files,
@@ -29,7 +29,6 @@ use crate::{
 
 const MAX_BODY_BYTES: usize = 72 << 20;
 const PAGE_BYTES: usize = 1 << 20;
-const MAX_CLIENT_CHARS: usize = 64;
 
 pub fn router(daemon: Arc<Daemon>) -> Router {
     Router::new()
@@ -129,7 +128,7 @@ pub(super) async fn caller(daemon: &Arc<Daemon>, entrance: Entrance, from: Origi
     match entrance {
         Entrance::Unix(peer) => Ok(daemon.caller_of_process(peer.pid, from.cwd, from.env.unwrap_or_default()).await?),
         Entrance::Tcp => {
-            let mut caller = daemon.http_caller("http".to_owned(), DefaultSession::Main);
+            let mut caller = daemon.http_caller("http", DefaultSession::Main);
             caller.cwd = from.cwd;
             Ok(caller)
         }
@@ -143,7 +142,7 @@ pub(super) async fn caller_with_target(daemon: &Arc<Daemon>, entrance: Entrance,
         door: Door::Cli,
         cwd,
         env: Arc::new(env),
-        ..daemon.http_caller("shell".to_owned(), DefaultSession::Main)
+        ..daemon.http_caller("shell", DefaultSession::Main)
     })
 }
 
@@ -173,7 +172,7 @@ async fn execute(
     body: Bytes,
 ) -> Result<Response, ApiError> {
     let body: ExecuteBody = parse(&body)?;
-    let client = body.from.client.clone().map(|client| client.chars().take(MAX_CLIENT_CHARS).collect::<String>());
+    let client = body.from.client.as_deref().map(client_name);
     let caller = match &body.target {
         Some(_) => caller_with_target(&daemon, entrance, body.from).await,
         None => caller(&daemon, entrance, body.from).await?,

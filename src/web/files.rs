@@ -326,7 +326,7 @@ async fn caller(daemon: &Arc<Daemon>, entrance: Entrance, names_target: bool) ->
         api::caller(daemon, entrance, Origin::default()).await?
     };
     if caller.env.is_empty() {
-        caller.env = daemon.http_caller(String::new(), DefaultSession::Main).env;
+        caller.env = daemon.http_caller("http", DefaultSession::Main).env;
     }
     Ok(caller)
 }

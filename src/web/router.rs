@@ -104,6 +104,11 @@ impl Door {
 
     /// Why this request is refused, if it is.
     fn refusal(&self, headers: &HeaderMap) -> Option<(StatusCode, &'static str)> {
+        // Two of them: whoever is in between may have looked at the other one.
+        let twice = |name| headers.get_all(name).iter().count() > 1;
+        if [header::HOST, header::ORIGIN, header::AUTHORIZATION].into_iter().any(twice) {
+            return Some((StatusCode::BAD_REQUEST, "send Host, Origin and Authorization once"));
+        }
         let text = |name| headers.get(name).map(|value: &header::HeaderValue| value.to_str().unwrap_or("?"));
         let host_is_ours = text(header::HOST).is_some_and(|host| self.allowed_hosts.iter().any(|ours| ours == host));
         if !host_is_ours {
@@ -188,5 +193,8 @@ mod tests {
         assert_eq!(check(&[token]), 403);
         assert_eq!(check(&[("host", "127.0.0.1:7420"), token, ("origin", "http://evil.example")]), 403);
         assert_eq!(check(&[("host", "127.0.0.1:7420"), token, ("origin", "null")]), 403);
+        assert_eq!(check(&[("host", "127.0.0.1:7420"), ("host", "evil.example"), token]), 400);
+        let ours = ("origin", "http://localhost:7420");
+        assert_eq!(check(&[("host", "127.0.0.1:7420"), token, ours, ("origin", "http://evil.example")]), 400);
     }
 }

@@ -20,6 +20,24 @@ fn sessions_lists_what_is_open() {
 }
 
 #[test]
+fn sessions_lists_what_will_come_back_when_no_daemon_runs_and_nothing_a_terminal_obeys() {
+    let home = Home::new();
+    let hostile = home.work().join("a\x1b]0;owned\x07\nmain  idle\u{202e}");
+    fs::create_dir(&hostile).expect("the home is writable");
+    let ran = home.command(&["exec", "1"]).current_dir(&hostile).output().expect("the program starts");
+    assert!(ran.status.success(), "{ran:?}");
+    for state in ["idle", "stopped"] {
+        let listed = home.run(&["sessions"]).stdout;
+        assert_eq!(listed.lines().count(), 2, "{listed:?}");
+        let row = listed.lines().nth(1).expect("there are two");
+        assert_eq!(row.split_whitespace().nth(1), Some(state), "{listed:?}");
+        assert!(row.ends_with(r"a\u{1b}]0;owned\u{7}\nmain  idle\u{202e}"), "{listed:?}");
+        home.run(&["stop"]);
+        assert!(!home.places().socket().exists());
+    }
+}
+
+#[test]
 fn doctor_says_where_each_setting_comes_from_and_tries_a_session() {
     let home = Home::new().set("PYLAIR_WAIT_S", "7");
     let config = home.places().config;

@@ -10,6 +10,7 @@ use std::{
             net::{UnixListener, UnixStream},
         },
     },
+    process::Command,
 };
 
 use pylair::{
@@ -18,7 +19,7 @@ use pylair::{
 };
 use rustix::process::Signal;
 
-use crate::support::{Home, PATIENCE, Watched, kill};
+use crate::support::{Client, Home, PATIENCE, Watched, kill};
 
 fn mode(path: &std::path::Path) -> u32 {
     fs::metadata(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).permissions().mode() & 0o777
@@ -37,6 +38,25 @@ fn directories_and_sockets_are_private_and_there_is_a_log() {
     }
     let log = fs::read_to_string(places.log()).expect("there is a log");
     assert!(log.contains("the daemon is ready"), "{log}");
+}
+
+#[test]
+fn sessions_have_the_mask_and_the_limits_the_daemon_was_started_with() {
+    let home = Home::new();
+    let code = "import os, resource, subprocess\n\
+                open('made', 'w').close()\n\
+                mask = os.umask(0); _ = os.umask(mask)\n\
+                print(oct(mask), subprocess.check_output('umask', shell=True).decode().strip())\n\
+                resource.getrlimit(resource.RLIMIT_NOFILE)[0]";
+    let mut started = Command::new("/bin/sh");
+    started.args(["-c", "umask 027; ulimit -S -n 300; exec \"$0\" exec \"$1\""]).arg(&home.program).arg(code);
+    let said = started.env_clear().envs(&home.env).current_dir(home.work()).output().expect("the program starts");
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "0o27 0027\n300\n", "{said:?}");
+    assert_eq!(mode(&home.work().join("made")), 0o640);
+    let mut client = Client::start(home.command(&["mcp", "--tools", "run,files"]));
+    client.initialize();
+    client.data("write_file", &serde_json::json!({"path": "new/file.txt", "content": "x"}));
+    assert_eq!((mode(&home.work().join("new")), mode(&home.work().join("new/file.txt"))), (0o750, 0o640));
 }
 
 #[test]

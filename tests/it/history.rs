@@ -330,7 +330,11 @@ fn a_file_that_was_run_is_run_again_by_an_export_from_anywhere() {
         fs::write(&file, script).expect("the home is writable");
         let session = core.session().await;
         session.value("import sys\n__file__ = 'mine'\nargv = sys.argv\nsys.exit").await;
-        let work = Work::File { file: file.clone(), name: "script.py".to_owned(), args: vec!["-v".to_owned(), "it's \"x\"".to_owned()] };
+        let work = Work::File {
+            file: file.clone(),
+            name: "script.py".to_owned(),
+            args: vec!["-v".to_owned(), "it's \"x\"".to_owned()],
+        };
         let job = session.session.run(work, None, OnTimeout::Keep, "test").await.expect("it is idle");
         assert_eq!(report(&job).await.outcome, Outcome::Ok);
         session.value("more = double()").await;

@@ -302,3 +302,18 @@ fn a_program_that_never_stops_talking_is_no_interpreter() {
     assert!(said.contains("is not a Python interpreter"), "{said}");
     assert!(said.len() < 1000, "{said}");
 }
+
+#[test]
+fn what_a_confined_session_made_is_no_interpreter() {
+    on_newest_python(async |core| {
+        let made = core.home.places().workspaces().join("s-1/.venv/bin");
+        fs::create_dir_all(&made).expect("the home is writable");
+        symlink(newest_python(), made.join("python")).expect("the home is writable");
+        symlink(made.parent().expect("it has one"), core.home.work().join("env")).expect("the home is writable");
+        for python in [made.join("python"), core.home.work().join("env")] {
+            let options = OpenOptions { python: Some(python.display().to_string()), ..OpenOptions::default() };
+            let Err(error) = core.open_session(options).await else { panic!("{} was run", python.display()) };
+            assert!(error.to_string().contains("was made by a confined session"), "{error}");
+        }
+    });
+}

@@ -369,11 +369,15 @@ fn sealed_sessions_see_what_was_installed_for_them() {
         let venv = make_venv(core, &["--without-pip", "--system-site-packages"]);
         for python in [None, Some(venv)] {
             let (name, value) = core.home.marker();
-            let mut env: std::collections::BTreeMap<_, _> = index_variables(&core.home).into_iter().collect();
-            env.insert(name.to_owned(), value.to_owned());
+            let env = [(name.to_owned(), value.to_owned()), ("PIP_TARGET".to_owned(), "/workspace".to_owned())].into();
             let python = python.map(|path| path.display().to_string());
             let options = OpenOptions { sandbox: Some("sealed".to_owned()), env, python, ..OpenOptions::default() };
-            let session = match core.open_session(options).await {
+            // Where packages come from is its caller's to say.
+            let mut caller = core.caller.clone();
+            let mut callers = (*caller.env).clone();
+            callers.extend(index_variables(&core.home));
+            caller.env = callers.into();
+            let session = match core.open_session_as(&caller, options).await {
                 Ok(session) => session,
                 Err(error) if error.kind() == "sandbox_unavailable" => {
                     return skip(

@@ -34,6 +34,7 @@ use super::{
 use crate::{
     cli::{ExecArgs, ReplArgs},
     output::Stream,
+    plain::{one_line, shown},
     web::api::{CompleteBody, Completion, ExecuteBody, Origin, TargetBody},
 };
 use editor::{Assistant, NextLine};
@@ -165,7 +166,8 @@ impl Prompt<'_> {
         let busy = if status.state == "busy" { ", running a cell" } else { "" };
         let line = format!(
             "Session {}{busy}, Python {}. Tab completes, Ctrl-D leaves and keeps the session, :help says more.",
-            status.name, status.python
+            shown(&status.name),
+            shown(&status.python)
         );
         say(&self.paint.dim(&line))?;
         self.show_history(SHOWN_AT_FIRST)
@@ -291,7 +293,7 @@ impl Prompt<'_> {
             let (Some(cell), Some(code), Some(client)) = (entry.cell, entry.code, entry.client) else { continue };
             let outcome = entry.outcome.filter(|outcome| outcome != "ok");
             let outcome = outcome.map(|outcome| format!(", {outcome}")).unwrap_or_default();
-            say(&self.paint.dim(&format!("[cell {cell} by {client}{outcome}: {}]", first_line(&code))))?;
+            say(&self.paint.dim(&format!("[cell {cell} by {}{outcome}: {}]", shown(&client), first_line(&code))))?;
         }
         Ok(())
     }
@@ -377,12 +379,14 @@ impl Prompt<'_> {
 fn told(event: &Event, own: &str) -> Option<String> {
     Some(match event {
         Event::CellStarted { client, .. } if client == own => return None,
-        Event::CellStarted { cell, code, client } => format!("[{client} runs cell {cell}: {}]", first_line(code)),
-        Event::SessionRestarted { reason } => format!("[the session was restarted: {reason}]"),
-        Event::SessionRolledBack { checkpoint_cell, reason } => {
-            format!("[the session was set back to where it was after cell {checkpoint_cell}: {reason}]")
+        Event::CellStarted { cell, code, client } => {
+            format!("[{} runs cell {cell}: {}]", shown(client), first_line(code))
         }
-        Event::SessionClosed { reason } => format!("[the session was closed: {reason}]"),
+        Event::SessionRestarted { reason } => format!("[the session was restarted: {}]", shown(reason)),
+        Event::SessionRolledBack { checkpoint_cell, reason } => {
+            format!("[the session was set back to where it was after cell {checkpoint_cell}: {}]", shown(reason))
+        }
+        Event::SessionClosed { reason } => format!("[the session was closed: {}]", shown(reason)),
         Event::Other => return None,
     })
 }
@@ -391,9 +395,9 @@ fn told(event: &Event, own: &str) -> Option<String> {
 fn first_line(code: &str) -> String {
     let mut lines = code.lines().filter(|line| !line.trim().is_empty());
     let first = lines.next().unwrap_or_default();
-    let shown: String = first.chars().filter(|c| !c.is_control()).take(MAX_CODE_CHARS).collect();
+    let begin = one_line(first, MAX_CODE_CHARS);
     let cut = lines.next().is_some() || first.chars().count() > MAX_CODE_CHARS;
-    if cut { format!("{shown}…") } else { shown }
+    if cut { format!("{begin}…") } else { begin }
 }
 
 fn json(body: &impl Serialize) -> Bytes {

@@ -93,7 +93,11 @@ impl Core {
     }
 
     pub async fn open_session(&self, options: OpenOptions) -> Result<TestSession, Error> {
-        let opened = self.daemon.sessions.open(&self.caller, options);
+        self.open_session_as(&self.caller, options).await
+    }
+
+    pub async fn open_session_as(&self, caller: &Caller, options: OpenOptions) -> Result<TestSession, Error> {
+        let opened = self.daemon.sessions.open(caller, options);
         let session = tokio::time::timeout(PATIENCE, opened).await.expect("opening comes to an end")?;
         Ok(TestSession { session })
     }

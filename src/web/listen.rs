@@ -1,0 +1,109 @@
+//! The TCP door's connections: so many at once, and each has to say what it wants in time. Called by `daemon::lifecycle`; the Unix door
+//! is for our own user and has no such limits.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    pub connections: usize,
+    /// How long a request's head may take, and how long a connection may be idle.
+    pub head: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { connections: 256, head: Duration::from_secs(10) }
+    }
+}
+
+/// Serves until told to stop, then until open requests have ended.
+pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stop: CancellationToken) {
+    let room = Arc::new(Semaphore::new(limits.connections));
+    let connections = TaskTracker::new();
+    loop {
+        // Those beyond the limit wait to be accepted, which costs us nothing.
+        let next = async { (room.clone().acquire_owned().await, listener.accept().await) };
+        let (permit, accepted) = tokio::select! {
+            () = stop.cancelled() => break,
+            next = next => next,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let connection = converse(stream, router.clone(), limits, stop.clone());
+                connections.spawn(async move {
+                    connection.await;
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                // Out of descriptors, most likely: some are closed in a while.
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+    connections.close();
+    connections.wait().await;
+}
+
+async fn converse(stream: TcpStream, router: Router, limits: Limits, stop: CancellationToken) {
+    // Answers are small and somebody waits for each.
+    let _slower = stream.set_nodelay(true);
+    let mut connection = std::pin::pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(limits.head)
+            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+    );
+    let ended = tokio::select! {
+        ended = &mut connection => ended,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn one_that_does_not_say_what_it_wants_makes_room_for_the_next() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let stop = CancellationToken::new();
+        let router = Router::new().route("/", axum::routing::get(|| async { "here" }));
+        let limits = Limits { connections: 1, head: Duration::from_millis(100) };
+        let serving = tokio::spawn(serve(listener, router, limits, stop.clone()));
+        let mut slow = TcpStream::connect(address).await.unwrap();
+        slow.write_all(b"GET / HT").await.unwrap();
+        let mut next = TcpStream::connect(address).await.unwrap();
+        next.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        next.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.ends_with("here"), "{answer}");
+        let mut nothing = Vec::new();
+        let _reset = slow.read_to_end(&mut nothing).await;
+        assert!(!nothing.ends_with(b"here"));
+        stop.cancel();
+        serving.await.unwrap();
+    }
+}
