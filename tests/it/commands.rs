@@ -24,7 +24,7 @@ fn sessions_lists_what_will_come_back_when_no_daemon_runs_and_nothing_a_terminal
     let home = Home::new();
     let hostile = home.work().join("a\x1b]0;owned\x07\nmain  idle\u{202e}");
     fs::create_dir(&hostile).expect("the home is writable");
-    let ran = home.command(&["exec", "1"]).current_dir(&hostile).output().expect("the program starts");
+    let ran = home.command(&["exec", "x = 1"]).current_dir(&hostile).output().expect("the program starts");
     assert!(ran.status.success(), "{ran:?}");
     for state in ["idle", "stopped"] {
         let listed = home.run(&["sessions"]).stdout;
