@@ -505,7 +505,8 @@ fn auto_install_brings_known_packages_before_the_cell_runs_and_no_others() {
         assert_eq!(report.outcome, Outcome::Raised);
         assert!(report.notes[0].contains("check its spelling"), "{:?}", report.notes);
         let optional = session.run("try:\n    import xlrd\nexcept ImportError:\n    print('without')").await;
-        assert_eq!((optional.stdout.as_str(), optional.notes.len()), ("without\n", 0));
+        assert_eq!(optional.stdout, "without\n");
+        assert!(optional.notes.iter().all(|note| note.contains("came at once")), "{:?}", optional.notes);
         // Known, but not to be had here.
         let report = session.run("import xlrd").await;
         assert_eq!(report.outcome, Outcome::Raised);
@@ -516,8 +517,10 @@ fn auto_install_brings_known_packages_before_the_cell_runs_and_no_others() {
 #[test]
 fn auto_install_looks_into_files_as_the_session_does_and_never_waits_for_one() {
     let home = Home::new().set("PYLAIR_AUTO_INSTALL", "true");
-    let env: serde_json::Map<_, _> =
-        index_variables(&home).into_iter().map(|(name, value)| (name, json!(value))).collect();
+    let index: Vec<_> = index_variables(&home).into_iter().collect();
+    // The caller's own: what is said in `env` is for the session, and a sealed one has no say in what runs outside of it.
+    let home = index.iter().fold(home, |home, (name, value)| home.set(name, value));
+    let env: serde_json::Map<_, _> = index.into_iter().map(|(name, value)| (name, json!(value))).collect();
     let mut client = home.initialized_client();
     client.data("open_session", &json!({"name": "lab", "env": env}));
     let made = Command::new("mkfifo").arg(home.work().join("pipe.py")).status().expect("there is a mkfifo");

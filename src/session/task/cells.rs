@@ -288,6 +288,7 @@ impl Task {
         } else if outcome == Outcome::Interrupted {
             execution.notes.push(KEPT_NOTE.to_owned());
         }
+        execution.notes.extend(self.skip_note.take());
         self.finish(&running.job, execution);
         self.plan_checkpoint();
     }

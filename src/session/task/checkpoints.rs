@@ -142,7 +142,7 @@ impl Task {
         }
         let reason = "the next cell came at once".to_owned();
         if self.live.lock().expect("no panic while locked").checkpoint_skipped.as_ref() != Some(&reason) {
-            self.remember([format!("no checkpoint was made after cell {cell}: {reason}")]);
+            self.skip_note = Some(format!("no checkpoint was made after cell {cell}: {reason}"));
         }
         self.show_checkpoints(Some(reason));
     }

@@ -225,6 +225,7 @@ impl Task {
             notes.push("it did not react to interrupts (code in C does not) and its worker was killed".to_owned());
         }
         notes.extend(self.recover("its worker ended", running.job.cell).await);
+        notes.extend(self.skip_note.take());
         let mut execution = Execution::cut_short(outcome, running.job.started.elapsed(), notes);
         execution.error = Some(Raised {
             kind: if killed_by_us.is_some() { "KeyboardInterrupt" } else { "WorkerDied" }.to_owned(),

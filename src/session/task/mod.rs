@@ -68,6 +68,7 @@ pub(super) async fn start(info: Arc<Info>, parts: Arc<Parts>, seed: Seed) -> Res
         running: None,
         late: None,
         pending_notes: Vec::new(),
+        skip_note: None,
         checkpoints: Vec::new(),
         asking: None,
         peeks: Vec::new(),
@@ -114,6 +115,8 @@ struct Task {
     late: Option<Late>,
     /// What the next caller must know.
     pending_notes: Vec<String>,
+    /// The running cell began before there was a checkpoint; said last, as the least of news.
+    skip_note: Option<String>,
     /// Oldest first.
     checkpoints: Vec<Checkpoint>,
     asking: Option<Asking>,
