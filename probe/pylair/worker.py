@@ -114,7 +114,7 @@ class Worker:
         link.control.send(_HELLO)
 
     def _go_on(self, passed: list[int]) -> None:
-        """In a copy of a copy, which still shares what its original has: a link of its own, all of it in a branch, and a loop of its own."""
+        """In a copy of a copy, which shares what its original has: a link of its own, all of it in a branch, and a loop of its own."""
         if len(passed) == PASSED:
             self.link.connect(passed)
             self.output.connect(self.link.stdout, self.link.stderr)

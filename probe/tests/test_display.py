@@ -335,7 +335,7 @@ def fake_package(tmp_path, **modules: str) -> None:
     for name, text in modules.items():
         path = tmp_path.joinpath(*name.split("__")).with_suffix(".py")
         path.parent.mkdir(parents=True, exist_ok=True)
-        for parent in path.relative_to(tmp_path).parents[:-1]:
+        for parent in list(path.relative_to(tmp_path).parents)[:-1]:
             (tmp_path / parent / "__init__.py").touch()
         path.write_text(textwrap.dedent(text))
 

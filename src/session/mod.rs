@@ -16,6 +16,7 @@ mod task;
 
 use std::{
     collections::BTreeMap,
+    fmt::Write,
     path::PathBuf,
     sync::{
         Arc, Mutex,
@@ -182,6 +183,9 @@ pub struct Status {
     pub name: String,
     pub handle: String,
     pub state: State,
+    /// It has a worker.
+    pub alive: bool,
+    pub busy: bool,
     /// The newest cell.
     pub cell: u64,
     /// The running job, or the newest one.
@@ -212,6 +216,35 @@ pub struct Status {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub responsiveness_ms: Option<f64>,
     pub keep: bool,
+}
+
+impl Status {
+    /// In one line, for a model or a person.
+    pub fn line(&self) -> String {
+        let mut line = format!("{} ({}): {}", self.name, self.handle, self.state.as_str());
+        if !self.python.is_empty() {
+            let _infallible = write!(line, ", Python {}", self.python);
+        }
+        let _infallible = write!(line, ", {} cells, {}, in {}", self.cell, self.sandbox, self.cwd);
+        if let Some(rss) = self.rss_mb {
+            let _infallible = write!(line, ", {rss:.0} MB");
+        }
+        if let Some(description) = &self.description {
+            let _infallible = write!(line, ", {description}");
+        }
+        line
+    }
+}
+
+impl State {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Busy => "busy",
+            Self::Dead => "dead",
+            Self::Stopped => "stopped",
+        }
+    }
 }
 
 /// What changes, written by the task only.
@@ -471,6 +504,8 @@ impl Session {
             name: self.info.name.to_string(),
             handle: self.info.handle.to_string(),
             state: live.state,
+            alive: matches!(live.state, State::Idle | State::Busy),
+            busy: live.state == State::Busy,
             cell: live.cell,
             job: live.job.as_ref().map(|job| job.id.clone()),
             python: self.info.interpreter.version.clone(),

@@ -30,7 +30,10 @@ State = Dict[str, Any]
 Report = Dict[str, Any]
 
 NAMES = [f"v{number}" for number in range(8)]
-ROLLED_BACK = re.compile(r"^the session was rolled back to where it was (?:after cell (\d+)|before its first cell)(?:: what cells? (\d+)(?: to (\d+))? did is lost)?$")
+ROLLED_BACK = re.compile(
+    r"^the session was rolled back to where it was (?:after cell (\d+)|before its first cell)"
+    r"(?:: what cells? (\d+)(?: to (\d+))? did is lost)?$"
+)
 RESTARTED = re.compile(r"^the session was restarted(: all variables are gone)?$")
 KEPT = "what the cell had done until then was kept"
 MAX_OUTPUT_FILES = 2000

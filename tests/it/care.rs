@@ -36,6 +36,7 @@ fn a_status_tells_how_a_session_is() {
         (&json!("idle"), &json!(2), &json!(2)),
         "{status}"
     );
+    assert_eq!((&status["alive"], &status["busy"]), (&json!(true), &json!(false)));
     for figure in ["uptime_s", "mean_ms", "last_ms", "rss_mb", "cpu_s", "responsiveness_ms"] {
         assert!(status[figure].is_number(), "{figure}: {status}");
     }
@@ -44,6 +45,20 @@ fn a_status_tells_how_a_session_is() {
         assert!(machine[figure].is_number(), "{figure}: {machine}");
     }
     client.execute("stop.set()");
+}
+
+#[test]
+fn targets_are_listed_in_a_line_each() {
+    let home = Home::new();
+    let mut client = home.initialized_client();
+    let none = client.call("list_targets", &json!({}));
+    assert_eq!(crate::support::text_of(&none), "no session is open; execute opens one");
+    client.data("open_session", &json!({"name": "lab", "description": "for trying"}));
+    let text = crate::support::text_of(&client.call("list_targets", &json!({})));
+    assert!(
+        text.starts_with("lab (") && text.contains("): idle, Python 3.") && text.ends_with(", for trying"),
+        "{text}"
+    );
 }
 
 #[test]

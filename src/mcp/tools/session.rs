@@ -186,7 +186,9 @@ pub struct BranchArgs {
 pub async fn branch(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: BranchArgs = parse(&call)?;
     let session = call.daemon.sessions.branch(&call.caller, &args.target, args.name, args.at).await?;
-    Ok(render::data(&session.status(), None))
+    let status = session.status();
+    let line = status.line();
+    Ok(render::data(&status, Some(line)))
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -389,7 +391,13 @@ pub async fn open(call: Call<'_>) -> Result<CallToolResult, ToolError> {
         restore: args.restore,
     };
     let session = call.daemon.sessions.open(&call.caller, options).await?;
-    Ok(render::data(&Opened { status: session.status(), restored: session.restored().cloned() }, None))
+    let opened = Opened { status: session.status(), restored: session.restored().cloned() };
+    let mut text = opened.status.line();
+    for note in opened.restored.iter().flat_map(core::saved::Restored::notes) {
+        text.push_str("\nNote: ");
+        text.push_str(&note);
+    }
+    Ok(render::data(&opened, Some(text)))
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -471,7 +479,9 @@ pub struct Targets {
 pub fn list(call: &Call<'_>) -> Result<CallToolResult, ToolError> {
     let ListArgs { .. } = parse(call)?;
     let sessions = call.daemon.sessions.statuses(&call.caller);
-    Ok(render::data(&Targets { sessions }, None))
+    let lines: Vec<_> = sessions.iter().map(core::Status::line).collect();
+    let text = if lines.is_empty() { "no session is open; execute opens one".to_owned() } else { lines.join("\n") };
+    Ok(render::data(&Targets { sessions }, Some(text)))
 }
 
 fn duration(name: &str, value: Option<f64>) -> Result<Option<Duration>, ToolError> {
