@@ -499,6 +499,17 @@ fn simplify(value: &mut serde_json::Value) {
                     object.remove(key);
                 }
             }
+            // "Anything" is said by leaving it out: validators of single-type dialects stumble over a bare `true`.
+            for key in ["items", "additionalProperties"] {
+                if object.get(key) == Some(&serde_json::Value::Bool(true)) {
+                    object.remove(key);
+                }
+            }
+            if let Some(serde_json::Value::Object(properties)) = object.get_mut("properties") {
+                for property in properties.values_mut().filter(|property| **property == true) {
+                    *property = serde_json::json!({});
+                }
+            }
             object.values_mut().for_each(simplify);
         }
         serde_json::Value::Array(items) => items.iter_mut().for_each(simplify),
@@ -619,7 +630,7 @@ mod tests {
     fn schemas_hold_nothing_that_validators_stumble_over() {
         let text = serde_json::to_string(&listed(&Selection::parse(Some("all"), false, Door::Http).unwrap())).unwrap();
         // Of a format only the keyword, whose value is text, does harm: an argument may be called so.
-        for word in ["\"format\":\"", "$schema", "$ref", "$defs"] {
+        for word in ["\"format\":\"", "$schema", "$ref", "$defs", "\"items\":true", "\"additionalProperties\":true"] {
             assert!(!text.contains(word), "{word} in {text}");
         }
     }
