@@ -14,7 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::net::{TcpListener, UnixListener};
+use tokio::{
+    net::{TcpListener, UnixListener},
+    signal::unix::{Signal as Signals, SignalKind, signal},
+};
 
 use super::{Daemon, bridges};
 use crate::{
@@ -40,6 +43,8 @@ pub enum Error {
     Running,
     #[error("the daemon did not start: {0}")]
     NotStarted(String),
+    #[error("signals cannot be handled")]
+    Signals(#[source] io::Error),
     #[error("cannot listen on {address}")]
     Listen { address: String, source: io::Error },
     #[error("cannot use `{path}`")]
@@ -56,7 +61,7 @@ impl Error {
     pub fn hint(&self) -> String {
         match self {
             Self::Running => "use it, or end it and its sessions with `pylair stop`".to_owned(),
-            Self::NotStarted(_) | Self::File { .. } => "`pylair doctor` says what is wrong".to_owned(),
+            Self::NotStarted(_) | Self::Signals(_) | Self::File { .. } => "`pylair doctor` says what is wrong".to_owned(),
             Self::Listen { .. } => "another program may use that port; choose one with --port".to_owned(),
             Self::NotLoopback(_) => {
                 "leave out --host and put a proxy with TLS in front of the loopback port".to_owned()
@@ -147,11 +152,17 @@ pub struct Opened {
     servers: Vec<tokio::task::JoinHandle<()>>,
     places: Places,
     foreground: bool,
+    terminate: Signals,
+    interrupt: Signals,
     _lock: File,
 }
 
 /// Takes the lock, opens the daemon and its doors.
 pub async fn open(run: Run, program: &Path) -> Result<Opened, Error> {
+    // Before any door: whoever has been answered may also send a signal.
+    end_at_second_signal();
+    let signals = |kind| signal(kind).map_err(Error::Signals);
+    let (terminate, interrupt) = (signals(SignalKind::terminate())?, signals(SignalKind::interrupt())?);
     run.places.create()?;
     inherited::replace();
     let places = run.places;
@@ -209,7 +220,8 @@ pub async fn open(run: Run, program: &Path) -> Result<Opened, Error> {
         }
     }));
     tracing::info!(version = super::VERSION, pid = std::process::id(), "the daemon is ready");
-    Ok(Opened { daemon, address, servers, places, foreground: run.foreground, _lock: lock })
+    let foreground = run.foreground;
+    Ok(Opened { daemon, address, servers, places, foreground, terminate, interrupt, _lock: lock })
 }
 
 async fn listen_tcp(config: &Config) -> Result<(TcpListener, String, u16), Error> {
@@ -223,39 +235,33 @@ async fn listen_tcp(config: &Config) -> Result<(TcpListener, String, u16), Error
     Ok((listener, config.host.clone(), local.port()))
 }
 
+/// Resolves when nobody has needed the daemon for long enough; never in the foreground.
+async fn idle(daemon: Arc<Daemon>, foreground: bool) {
+    let limit = daemon.config.idle_exit.filter(|_| !foreground);
+    let Some(limit) = limit else { return std::future::pending().await };
+    loop {
+        let wait = match daemon.idle_since() {
+            Some(since) if since.elapsed() >= limit => return,
+            Some(since) => limit.saturating_sub(since.elapsed()),
+            None => limit,
+        };
+        tokio::time::sleep(wait.max(Duration::from_millis(100))).await;
+    }
+}
+
 impl Opened {
     /// Serves until a signal, `pylair stop` or, in the background, long idleness; then ends everything.
-    pub async fn run(self) -> io::Result<()> {
-        end_at_second_signal();
-        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-        let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
-        let idle = async {
-            if self.foreground {
-                std::future::pending::<()>().await;
-            }
-            self.idle().await;
-        };
+    pub async fn run(mut self) -> io::Result<()> {
+        let idle = idle(self.daemon.clone(), self.foreground);
         let reason = tokio::select! {
-            _ = terminate.recv() => "SIGTERM",
-            _ = interrupt.recv() => "SIGINT",
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
             () = self.daemon.shutdown.cancelled() => "somebody stopped it",
             () = idle => "nobody needed it",
         };
         tracing::info!(reason, "the daemon leaves");
         self.close(reason).await;
         Ok(())
-    }
-
-    async fn idle(&self) {
-        let Some(limit) = self.daemon.config.idle_exit else { return std::future::pending().await };
-        loop {
-            let wait = match self.daemon.idle_since() {
-                Some(since) if since.elapsed() >= limit => return,
-                Some(since) => limit.saturating_sub(since.elapsed()),
-                None => limit,
-            };
-            tokio::time::sleep(wait.max(Duration::from_millis(100))).await;
-        }
     }
 
     /// Closes the doors, ends every session, removes the sockets.
