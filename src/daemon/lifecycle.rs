@@ -61,7 +61,9 @@ impl Error {
     pub fn hint(&self) -> String {
         match self {
             Self::Running => "use it, or end it and its sessions with `pylair stop`".to_owned(),
-            Self::NotStarted(_) | Self::Signals(_) | Self::File { .. } => "`pylair doctor` says what is wrong".to_owned(),
+            Self::NotStarted(_) | Self::Signals(_) | Self::File { .. } => {
+                "`pylair doctor` says what is wrong".to_owned()
+            }
             Self::Listen { .. } => "another program may use that port; choose one with --port".to_owned(),
             Self::NotLoopback(_) => {
                 "leave out --host and put a proxy with TLS in front of the loopback port".to_owned()
