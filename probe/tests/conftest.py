@@ -34,9 +34,15 @@ def template(python: str) -> Iterator[Template]:
 
 
 @pytest.fixture
-def session(template: Template) -> Iterator[Session]:
+def cwd() -> str:
+    """Where sessions start; test files that write have another."""
+    return "/"
+
+
+@pytest.fixture
+def session(template: Template, cwd: str) -> Iterator[Session]:
     """A started session."""
     session = Session(template)
-    assert session.start()["ok"]
+    assert session.start(cwd=cwd)["ok"]
     yield session
     session.close()

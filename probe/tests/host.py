@@ -11,6 +11,7 @@ import socket
 import struct
 import subprocess
 import tempfile
+import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -387,3 +388,11 @@ class Session:
         self.blob = self._inbox[body:end]
         self._inbox = self._inbox[end:]
         return header
+
+
+def run(session: Session, code: str) -> tuple[dict[str, Any], list[Shown]]:
+    """A cell that must not fail: its answer and what it showed."""
+    session.begin(textwrap.dedent(code))
+    done, shown = session.finish()
+    assert done["outcome"] == "ok", done
+    return done, shown

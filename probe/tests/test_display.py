@@ -14,24 +14,14 @@ import time
 import zlib
 
 import pytest
-from host import FORCE_SIGNAL, Session, Shown
+from host import FORCE_SIGNAL, Session, run
 
 CLOCK_REALTIME_COARSE = 5
 
 
 @pytest.fixture
-def session(template, tmp_path):
-    session = Session(template)
-    assert session.start(cwd=str(tmp_path))["ok"]
-    yield session
-    session.close()
-
-
-def run(session, code: str) -> tuple[dict, list[Shown]]:
-    session.begin(textwrap.dedent(code))
-    done, shown = session.finish()
-    assert done["outcome"] == "ok", done
-    return done, shown
+def cwd(tmp_path):
+    return str(tmp_path)
 
 
 def png(width: int, height: int, noise: int = 0) -> bytes:

@@ -11,11 +11,10 @@ import os
 import signal
 import struct
 import subprocess
-import textwrap
 from typing import Iterator
 
 import pytest
-from host import FORCE_SIGNAL, Session, Shown, Template
+from host import FORCE_SIGNAL, Session, Template, run
 
 RICH_PYTHON = os.environ.get("PYLAIR_TEST_RICH_PYTHON", "")
 
@@ -56,13 +55,6 @@ def session(rich_template, interpreter, home) -> Iterator[Session]:
     session = start(rich_template, interpreter, home)
     yield session
     session.close()
-
-
-def run(session, code: str) -> tuple[dict, list[Shown]]:
-    session.begin(textwrap.dedent(code))
-    done, shown = session.finish()
-    assert done["outcome"] == "ok", done
-    return done, shown
 
 
 def size(png: bytes) -> tuple[int, int]:

@@ -9,15 +9,12 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from host import FORCE_SIGNAL, Session
+from host import FORCE_SIGNAL
 
 
 @pytest.fixture
-def session(template, tmp_path):
-    session = Session(template)
-    assert session.start(cwd=str(tmp_path))["ok"]
-    yield session
-    session.close()
+def cwd(tmp_path):
+    return str(tmp_path)
 
 
 @pytest.fixture

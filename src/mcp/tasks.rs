@@ -2,7 +2,12 @@
 //!
 //! Kept by the daemon, not by a connection: the next request of a stateless client comes on another one.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    fmt,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
 
 use rmcp::{
     model::{CallToolResult, Task},
@@ -15,9 +20,15 @@ use crate::session::{Job, Session};
 const POLL_MS: u64 = 500;
 /// How long a result waits for its client, and a cell without a time limit for its end.
 const KEPT: Duration = Duration::from_hours(24);
+/// Each may hold what a job holds.
+const MAX_TASKS: usize = 1000;
 
 #[derive(Default)]
-pub struct Tasks(TaskManager);
+pub struct Tasks {
+    manager: TaskManager,
+    /// When the ones that may still be kept were made, oldest first.
+    made: Mutex<VecDeque<Instant>>,
+}
 
 impl fmt::Debug for Tasks {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -27,18 +38,33 @@ impl fmt::Debug for Tasks {
 
 impl Tasks {
     pub fn manager(&self) -> &TaskManager {
-        &self.0
+        &self.manager
     }
 
     /// Makes a running job a task. `tell` renders it once it has ended; cancelling the task interrupts the cell.
-    pub fn of_job<F>(&self, session: Session, job: Arc<Job>, tell: impl FnOnce(Arc<Job>) -> F + Send + 'static) -> Task
+    /// None when so many are kept that the client has to make do with the job.
+    pub fn of_job<F>(
+        &self,
+        session: Session,
+        job: Arc<Job>,
+        tell: impl FnOnce(Arc<Job>) -> F + Send + 'static,
+    ) -> Option<Task>
     where
         F: Future<Output = CallToolResult> + Send + 'static,
     {
+        {
+            let mut made = self.made.lock().expect("no panic while locked");
+            // One that ran to the end of its time is kept for as long again.
+            made.retain(|made| made.elapsed() < 2 * KEPT);
+            if made.len() >= MAX_TASKS {
+                return None;
+            }
+            made.push_back(Instant::now());
+        }
         let kept = u64::try_from(KEPT.as_millis()).unwrap_or(u64::MAX);
         let message = format!("cell {} of {} is running as job {}", job.cell, session.info.name, job.id);
         let options = TaskOptions::new().with_ttl_ms(kept).with_poll_interval_ms(POLL_MS).with_status_message(message);
-        self.0.spawn(options, move |context| {
+        Some(self.manager.spawn(options, move |context| {
             Box::pin(async move {
                 tokio::select! {
                     execution = job.ended() => {
@@ -53,6 +79,6 @@ impl Tasks {
                     }
                 }
             })
-        })
+        }))
     }
 }

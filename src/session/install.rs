@@ -1,9 +1,7 @@
 //! Packages of a session: installed on request, or before a cell that would miss them.
 
 use std::{
-    fs::{self, File, Metadata},
     io::{self, Read},
-    os::unix::fs::OpenOptionsExt,
     path::Path,
     time::Duration,
 };
@@ -11,17 +9,18 @@ use std::{
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
-use super::{Error, MAX_CODE_BYTES, Session, Work};
+use super::{Error, MAX_CODE_BYTES, Session, Work, read_answer};
 use crate::{
     packages::{Error as InstallError, Installed, Order, Requirement, Site, packages_of},
     probe::wire::Op,
+    regular,
 };
 
 /// New `.pth` files are run, which may be slow.
 const SITE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// What a worker says to `site`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Deserialize)]
 struct Loaded {
     loaded: Vec<String>,
 }
@@ -59,11 +58,8 @@ impl Session {
         };
         let mut installed = info.environment.install(order, lines).await?;
         let op = site_request(&installed.site);
-        match self.ask(op, Vec::new(), SITE_TIMEOUT).await {
-            Ok(answer) => {
-                let Loaded { loaded } = serde_json::from_value(answer).unwrap_or_default();
-                installed.note_loaded(&loaded);
-            }
+        match self.ask(op, Vec::new(), SITE_TIMEOUT).await.and_then(read_answer) {
+            Ok(Loaded { loaded }) => installed.note_loaded(&loaded),
             Err(Error::Busy { cell, .. }) => installed.notes.push(format!(
                 "cell {cell} is running: the cell after it can import what was installed, and what is loaded already stays as it is"
             )),
@@ -129,7 +125,7 @@ impl Session {
         let read = tokio::task::spawn_blocking(move || {
             let file = match confined {
                 Some(file) => file,
-                None => open_plain(&path)?,
+                None => regular::open(&path)?,
             };
             let mut code = Vec::new();
             file.take(MAX_CODE_BYTES as u64 + 1).read_to_end(&mut code)?;
@@ -137,15 +133,4 @@ impl Session {
         });
         read.await.ok()?.ok().filter(|code| code.len() <= MAX_CODE_BYTES)
     }
-}
-
-/// Opens a regular file and nothing else: a pipe would keep its reader for ever, a device has no end.
-fn open_plain(path: &Path) -> io::Result<File> {
-    let check = |metadata: &Metadata| {
-        if metadata.is_file() { Ok(()) } else { Err(io::Error::other("it is not a regular file")) }
-    };
-    check(&fs::metadata(path)?)?;
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    check(&file.metadata()?)?;
-    Ok(file)
 }

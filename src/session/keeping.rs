@@ -1,15 +1,15 @@
 //! Sessions that outlive their process: kept definitions, variables saved on request or when the daemon leaves, and coming back.
 
-use std::{fs::File, path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use serde::Serialize;
 
 use super::{
-    Command, DefaultSession, Error, OpenOptions, Opening, RestartMode, Session, Sessions, State, Status,
+    Command, DefaultSession, Error, OpenOptions, Opening, RestartMode, Session, Sessions, State, Status, read_answer,
     saved::{Definition, Pending, Restored, Saved},
     task,
 };
-use crate::{caller::Caller, journal::EventKind, keeper::confine, probe::wire::Op};
+use crate::{caller::Caller, journal::EventKind, keeper::confine, probe::wire::Op, regular};
 
 /// How long pickling everything may take before it is interrupted.
 const SAVE_TIMEOUT: Duration = Duration::from_mins(2);
@@ -36,14 +36,14 @@ impl Session {
         let file = Some(pending.descriptor().map_err(Error::Store)?);
         let question = task::Question { op, blob: Vec::new(), file, limit };
         let answer = self.send(|answer| Command::Ask { question, answer }).await??;
-        Ok(serde_json::from_value(answer).unwrap_or_default())
+        read_answer(answer)
     }
 
     async fn restore_from(&self, path: &Path) -> Result<Restored, Error> {
-        let file = Some(File::open(path).map_err(Error::Store)?.into());
+        let file = Some(regular::open(path).map_err(Error::Store)?.into());
         let question = task::Question { op: Op::Restore, blob: Vec::new(), file, limit: RESTORE_TIMEOUT };
         let answer = self.send(|answer| Command::Ask { question, answer }).await??;
-        Ok(serde_json::from_value(answer).unwrap_or_default())
+        read_answer(answer)
     }
 
     fn definition(&self) -> Definition {
@@ -297,7 +297,7 @@ impl Sessions {
         session.restart(RestartMode::Restart).await?;
         let question = task::Question { op: Op::Restore, blob: Vec::new(), file: Some(file), limit: RESTORE_TIMEOUT };
         match session.send(|answer| Command::Ask { question, answer }).await.and_then(|answer| answer) {
-            Ok(answer) => Ok(serde_json::from_value::<Restored>(answer).unwrap_or_default().notes()),
+            Ok(answer) => Ok(read_answer::<Restored>(answer)?.notes()),
             Err(error) => {
                 pending.keep().map_err(Error::Store)?;
                 let lost = format!("the variables could not be restored: {}", error.message());

@@ -435,11 +435,7 @@ impl Session {
 
     /// Looks something up, which takes no time worth speaking of.
     pub async fn look<T: serde::de::DeserializeOwned>(&self, op: Op, blob: Vec<u8>) -> Result<T, Error> {
-        let answer = self.ask(op, blob, LOOK_TIMEOUT).await?;
-        serde_json::from_value(answer).map_err(|error| {
-            let message = format!("the worker's answer could not be read: {error}");
-            Error::Refused(Refusal { message, kind: None, hint: None })
-        })
+        read_answer(self.ask(op, blob, LOOK_TIMEOUT).await?)
     }
 
     /// Sets the session back to where it was after a cell: the one before the newest if none is named.
@@ -551,6 +547,14 @@ impl Session {
         let live = self.live.lock().expect("no panic while locked");
         (live.state != State::Busy).then(|| live.last_used.elapsed())
     }
+}
+
+/// An answer of a worker's as what it should be. One that is something else is told, not taken for nothing.
+fn read_answer<T: serde::de::DeserializeOwned>(answer: serde_json::Value) -> Result<T, Error> {
+    serde_json::from_value(answer).map_err(|error| {
+        let message = format!("the worker's answer could not be read: {error}");
+        Error::Refused(Refusal { message, kind: None, hint: None })
+    })
 }
 
 /// What sessions need of the daemon.

@@ -16,9 +16,12 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use crate::regular;
+
 /// The newest saves that are kept.
 const MAX_SAVES: usize = 50;
 const SUFFIX: &str = "save";
+const MAX_DEFINITION_BYTES: u64 = 16 << 20;
 
 /// A session as it is opened again: what its caller asked for, never the caller's own environment.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -157,7 +160,8 @@ impl Store {
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
-            let read = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Definition>(&text).ok());
+            let read = regular::read(&path, MAX_DEFINITION_BYTES).ok();
+            let read = read.and_then(|text| serde_json::from_str::<Definition>(&text).ok());
             let is_sound = |definition: &Definition| {
                 is_id(&definition.handle)
                     && is_id(&definition.name)

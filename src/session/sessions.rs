@@ -10,7 +10,8 @@ use std::{
 use jiff::Timestamp;
 
 use super::{
-    Command, Error, FRESH_TTL, Info, MAX_NAME_CHARS, OpenOptions, Opening, Parts, Session, Status, keeping, saved, task,
+    Command, Error, FRESH_TTL, Info, MAX_NAME_CHARS, OpenOptions, Opening, Parts, Session, Status, keeping, literal,
+    saved, task,
 };
 use crate::{
     caller::{self, Caller, DefaultSession, Scope},
@@ -553,11 +554,7 @@ fn check_environment(env: &BTreeMap<String, String>) -> Result<(), Error> {
 }
 
 fn is_module_name(name: &str) -> bool {
-    !name.is_empty()
-        && name.split('.').all(|part| {
-            part.starts_with(|c: char| c.is_alphabetic() || c == '_')
-                && part.chars().all(|c| c.is_alphanumeric() || c == '_')
-        })
+    name.split('.').all(literal::is_name)
 }
 
 /// Eight characters nobody guesses by accident and everybody can read aloud.

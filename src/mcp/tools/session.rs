@@ -136,7 +136,8 @@ pub async fn set_variable(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: SetArgs = parse(&call)?;
     let value = match (has_value, args.expression) {
         (true, None) => literal::value(&args.value.unwrap_or_default()),
-        (false, Some(expression)) => format!("({expression})"),
+        // On a line of its own, because the expression may end with a comment.
+        (false, Some(expression)) => format!("({expression}\n)"),
         _ => {
             let message = "either `value` or `expression` is needed, and not both".to_owned();
             return Err(core::Error::BadArgument(message).into());
@@ -255,8 +256,10 @@ async fn wait_and_report(
             let execution = job.execution();
             tell(&daemon, &job, execution.as_deref(), None, (max_chars, form)).await
         };
-        call.become_task(call.daemon.tasks.of_job(session.clone(), job.clone(), render));
-        return Ok(CallToolResult::success(Vec::new()));
+        if let Some(task) = call.daemon.tasks.of_job(session.clone(), job.clone(), render) {
+            call.become_task(task);
+            return Ok(CallToolResult::success(Vec::new()));
+        }
     }
     if let Some(refusal) = execution.as_ref().and_then(|execution| execution.refused.clone()) {
         return Err(core::Error::Refused(refusal).into());

@@ -15,10 +15,12 @@ use crate::{
         template::Wanted,
         wire::{Event, Op, Raised, Reply, Start},
     },
+    regular,
     session::{
         job::{Execution, Outcome},
         keeping::RESTORE_TIMEOUT,
         notes::{cell_stacks, death_message, stop_notes},
+        read_answer,
         saved::Restored,
     },
 };
@@ -101,13 +103,13 @@ impl Task {
 
     /// In a session that was just opened: brings variables back from a save.
     pub(super) async fn restore(&mut self, save: &Path) -> Result<Restored, Error> {
-        let file = std::fs::File::open(save).map_err(Error::Store)?.into();
+        let file = regular::open(save).map_err(Error::Store)?.into();
         self.link.as_ref().ok_or(Error::Gone)?.pass_file(&file)?;
         let asked = self.ask_and_wait(Op::Restore, &[], RESTORE_TIMEOUT).await;
         let (reply, blob) = self.unless_failed(asked).await?;
         let answer = self.read_answer(Op::Restore, reply, &blob);
         let answer = self.unless_failed(answer).await?;
-        Ok(serde_json::from_value(answer).unwrap_or_default())
+        read_answer(answer)
     }
 
     /// A worker that was started anew, or set back, may not know where this session's packages are.

@@ -3,15 +3,18 @@
 //! Called by `session`, which sees requests, replies, output and checkpoint ids, never a descriptor or a pid. Processes
 //! are known by the credentials the kernel attaches to their first datagram and addressed by pidfd.
 
+mod copies;
+mod ends;
+mod probes;
+
 use std::{
-    collections::{HashMap, VecDeque, hash_map::Entry},
+    collections::VecDeque,
     io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::fs::FileExt,
     },
-    path::Path,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
@@ -23,8 +26,8 @@ use super::{
     burst::Burst,
     control::{ANSWER_TIMEOUT, Control, Datagram},
     exit::{Exits, send_signal},
-    nursery::{self, Nursery},
-    template::{self, Key, Template, Templates, Wanted},
+    nursery,
+    template::{self, Key, Template, Wanted},
     wire::{self, Op, Reply, Request, Start},
 };
 use crate::{
@@ -34,21 +37,19 @@ use crate::{
         confine::{Confinement, Place, Profile},
         pid_within,
     },
-    machine::available_memory_mb,
     output::Stream,
 };
+
+pub use copies::Restored;
+use copies::{Frozen, first_words};
+use ends::Ends;
+pub use probes::Probes;
 
 /// A local worker has a link of its own.
 const CHANNEL: u32 = 1;
 const READ_BYTES: usize = 64 << 10;
-const OUTPUT_PIPE_BYTES: usize = 256 << 10;
-/// How long after a session was opened the next spare worker is forked.
-const SPARE_DELAY: Duration = Duration::from_millis(5);
 /// How long a keeper may take to end what is below it.
 const CLOSE_GRACE: Duration = Duration::from_secs(5);
-/// Forking a heap of small objects costs 43 ms for each GB of it.
-const MAX_SMALL_OBJECTS_MB: u64 = 1024;
-const MAX_PEEKS: usize = 64;
 const EXIT_STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 /// The forced-unwind signal of the probe, SIGRTMIN+1 as Python and glibc count it.
 const FORCE_OFFSET: i32 = 1;
@@ -69,80 +70,6 @@ pub enum Error {
     Unreachable { message: String },
     #[error("the checkpoint `{0}` is gone")]
     NoCheckpoint(String),
-}
-
-/// The daemon's probes: templates, and the nursery once somebody needed it.
-#[derive(Debug)]
-pub struct Probes {
-    program: std::path::PathBuf,
-    pub templates: Templates,
-    nursery: tokio::sync::Mutex<Option<Arc<Nursery>>>,
-    spares: Spares,
-}
-
-/// A worker per template that was forked ahead and waits for its `start`; `None` while it is being made.
-type Spares = Arc<Mutex<HashMap<Key, Option<Link>>>>;
-
-impl Probes {
-    /// `program` is the pylair executable, for keepers and the nursery.
-    pub fn new(program: &Path) -> io::Result<Self> {
-        Ok(Self {
-            program: program.to_owned(),
-            templates: Templates::new(program)?,
-            nursery: tokio::sync::Mutex::default(),
-            spares: Spares::default(),
-        })
-    }
-
-    /// The spare worker of a template, if it is there and alive.
-    fn take_spare(&self, key: &Key, template: &Arc<Template>) -> Option<Link> {
-        let mut spares = self.spares.lock().expect("no panic while locked");
-        // Those of templates that were let go would keep them alive.
-        spares.retain(|key, spare| spare.as_ref().is_none_or(|link| self.templates.is_current(key, &link.template)));
-        let spare = spares.get_mut(key)?.take_if(|link| Arc::ptr_eq(&link.template, template))?;
-        spares.remove(key);
-        spare.is_alive().then_some(spare)
-    }
-
-    /// Forks the next spare, a little later, so that it does not get in the way of the session that is starting.
-    fn make_spare(&self, key: Key, template: Arc<Template>) {
-        let spares = self.spares.clone();
-        match spares.lock().expect("no panic while locked").entry(key.clone()) {
-            Entry::Occupied(_) => return,
-            Entry::Vacant(slot) => slot.insert(None),
-        };
-        tokio::spawn(async move {
-            tokio::time::sleep(SPARE_DELAY).await;
-            let spare = Link::fork(template, None, &[]).await;
-            let mut spares = spares.lock().expect("no panic while locked");
-            match spare {
-                // Nobody waits for it if the daemon has ended them all meanwhile.
-                Ok(link) if spares.contains_key(&key) => drop(spares.insert(key, Some(link))),
-                Ok(_) => {}
-                Err(error) => {
-                    tracing::debug!(%error, "a spare worker could not be made");
-                    spares.remove(&key);
-                }
-            }
-        });
-    }
-
-    /// Ends what was made ahead.
-    pub async fn close(&self) {
-        let spares = std::mem::take(&mut *self.spares.lock().expect("no panic while locked"));
-        futures::future::join_all(spares.into_values().flatten().map(Link::close)).await;
-    }
-
-    /// The nursery, started if there is none or the last one is gone.
-    pub async fn nursery(&self) -> Result<Arc<Nursery>, nursery::Error> {
-        let mut slot = self.nursery.lock().await;
-        if let Some(nursery) = slot.as_ref().filter(|nursery| !nursery.is_gone()) {
-            return Ok(nursery.clone());
-        }
-        let nursery = Arc::new(Nursery::start(&self.program).await?);
-        *slot = Some(nursery.clone());
-        Ok(nursery)
-    }
 }
 
 /// What happened on a link.
@@ -194,14 +121,6 @@ impl Refusal {
     }
 }
 
-/// A frozen copy of the worker.
-#[derive(Debug)]
-struct Frozen {
-    id: String,
-    control: Control,
-    worker: Worker,
-}
-
 /// One process, as the kernel named it.
 #[derive(Debug)]
 struct Worker {
@@ -211,14 +130,6 @@ struct Worker {
     pidfd: AsyncFd<OwnedFd>,
     /// `/proc/PID/statm`, kept open: opening it costs more than reading it, and every cell reads it.
     statm: std::fs::File,
-}
-
-/// What the worker was sent back to, and what of it could not be brought back.
-#[derive(Debug)]
-pub struct Restored {
-    pub lost: Vec<String>,
-    /// Stray processes of the lost worker that were ended.
-    pub swept: usize,
 }
 
 #[derive(Debug)]
@@ -258,49 +169,6 @@ struct Open {
     replies: bool,
     stdout: bool,
     stderr: bool,
-}
-
-/// Our ends of a worker's descriptors.
-struct Ends {
-    requests: OwnedFd,
-    replies: OwnedFd,
-    stdout: OwnedFd,
-    stderr: OwnedFd,
-    dump: OwnedFd,
-    control: Control,
-}
-
-/// The worker's ends: requests, replies, stdout, stderr, dump, control.
-struct TheirEnds([OwnedFd; 6]);
-
-impl TheirEnds {
-    fn each(&self) -> Vec<BorrowedFd<'_>> {
-        self.0.iter().map(AsFd::as_fd).collect()
-    }
-}
-
-impl Ends {
-    fn new() -> Result<(Self, TheirEnds), Error> {
-        let (requests_end, requests) = pipe()?;
-        let (replies, replies_end) = pipe()?;
-        let (stdout, stdout_end) = pipe()?;
-        let (stderr, stderr_end) = pipe()?;
-        let (dump, dump_end) = pipe()?;
-        for end in [&stdout, &stderr] {
-            // More room while we pause in a burst. The kernel may refuse, the default will do.
-            let _refused = rustix::pipe::fcntl_setpipe_size(end, OUTPUT_PIPE_BYTES);
-        }
-        let (control, control_end) = Control::pair().map_err(Error::Descriptors)?;
-        for end in [&requests, &dump] {
-            rustix::io::ioctl_fionbio(end, true).map_err(|e| Error::Descriptors(e.into()))?;
-        }
-        let ours = Self { requests, replies, stdout, stderr, dump, control };
-        Ok((ours, TheirEnds([requests_end, replies_end, stdout_end, stderr_end, dump_end, control_end])))
-    }
-}
-
-fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
-    rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| Error::Descriptors(e.into()))
 }
 
 #[derive(Debug, Default, serde::Deserialize)]
@@ -498,18 +366,6 @@ impl Link {
         sent.map_err(|error| Error::Unreachable { message: error.to_string() })
     }
 
-    /// Asks for a frozen copy under this id.
-    pub async fn request_checkpoint(&mut self, id: &str) -> Result<u64, Error> {
-        self.expected_checkpoint = Some(id.to_owned());
-        let op = Op::Checkpoint {
-            checkpoint: id.to_owned(),
-            // A copy may come to cost as much as its worker has.
-            max_rss_mb: available_memory_mb().map(|mb| mb / 3),
-            max_small_mb: Some(MAX_SMALL_OBJECTS_MB),
-        };
-        self.request(op, &[]).await
-    }
-
     async fn write(&self, bytes: &[u8]) -> Result<(), Error> {
         let unreachable = |error: io::Error| Error::Unreachable { message: error.to_string() };
         let mut rest = bytes;
@@ -617,52 +473,6 @@ impl Link {
         }
     }
 
-    /// A worker offers the way to its frozen copy, which then has to say who it is itself.
-    fn control_said(&mut self, datagram: Datagram) {
-        let message: ControlMessage = serde_json::from_slice(&datagram.bytes).unwrap_or_default();
-        if let Some(id) = message.peek {
-            let answer = match (message.answer, message.refused) {
-                (Some(answer), _) => Ok(answer),
-                (None, refused) => Err(Refusal {
-                    message: refused.unwrap_or_else(|| "it gave no answer".to_owned()),
-                    kind: message.kind,
-                    hint: message.hint,
-                }),
-            };
-            // One who asks is waiting for each; more than that is a worker gone wild.
-            if self.peeked.len() < MAX_PEEKS {
-                self.peeked.push_back((id, answer));
-            }
-            return;
-        }
-        // Only what was asked for, and once: each copy costs descriptors of ours.
-        let expected =
-            message.checkpoint.filter(|id| self.expected_checkpoint.take_if(|expected| expected == id).is_some());
-        let (Some(id), Some(socket)) = (expected, datagram.descriptors.into_iter().next()) else {
-            tracing::debug!("a worker sent a control message that nobody asked for");
-            return;
-        };
-        // Kept here until the copy has spoken, because whoever waits for that may be called away.
-        self.offered = Control::new(socket).ok().map(|control| (id, control));
-    }
-
-    /// A frozen copy said something, for the first time.
-    fn copy_said(&mut self, datagram: io::Result<Datagram>) {
-        let Some((id, control)) = self.offered.take() else { return };
-        let frozen = datagram.and_then(|mut hello| {
-            let message: ControlMessage = serde_json::from_slice(&hello.bytes).unwrap_or_default();
-            if message.frozen.as_deref() != Some(&id) {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "it is another checkpoint"));
-            }
-            let worker = Worker::from_datagram(&mut hello, self.confined)?;
-            Ok(Frozen { id: id.clone(), control, worker })
-        });
-        match frozen {
-            Ok(frozen) => self.frozen.push(frozen),
-            Err(error) => tracing::warn!(%error, id, "a frozen copy did not say who it is"),
-        }
-    }
-
     /// Output that is in the pipes now, without waiting for more.
     pub fn drain(&mut self, mut take: impl FnMut(Stream, &[u8])) {
         for (stream, descriptor) in [(Stream::Stdout, &self.stdout), (Stream::Stderr, &self.stderr)] {
@@ -674,140 +484,6 @@ impl Link {
                 left = left.saturating_sub(count as u64);
             }
         }
-    }
-
-    /// Whether the frozen copy with this id is there. The worker offers it before it answers, but on another descriptor, so
-    /// the answer may be read first.
-    pub async fn has_checkpoint(&mut self, id: &str) -> bool {
-        let until = tokio::time::Instant::now() + ANSWER_TIMEOUT;
-        while !self.frozen.iter().any(|frozen| frozen.id == id) {
-            if self.offered.is_none() && self.expected_checkpoint.is_none() {
-                // It was offered, and ended before it could speak.
-                return false;
-            }
-            tokio::select! {
-                datagram = first_words(self.offered.as_ref()) => self.copy_said(datagram),
-                datagram = self.control.receive() => match datagram {
-                    Ok(datagram) if !datagram.bytes.is_empty() => self.control_said(datagram),
-                    _ => return false,
-                },
-                () = tokio::time::sleep_until(until) => return false,
-            }
-        }
-        true
-    }
-
-    /// Lets go of a frozen copy.
-    pub fn drop_checkpoint(&mut self, id: &str) {
-        self.frozen.retain(|frozen| frozen.id != id);
-    }
-
-    /// Makes a worker of another session out of a frozen copy, which stays. Returns its link and what of the original it lacks.
-    pub async fn branch(&mut self, id: &str) -> Result<(Self, Vec<String>), Error> {
-        let frozen =
-            self.frozen.iter().find(|frozen| frozen.id == id).ok_or_else(|| Error::NoCheckpoint(id.to_owned()))?;
-        let unreachable = |error: io::Error| Error::Unreachable { message: format!("its frozen copy: {error}") };
-        let (ours, theirs) = Ends::new()?;
-        frozen.control.send(&serde_json::json!({"op": "branch"}), &theirs.each()).map_err(unreachable)?;
-        drop(theirs);
-        let (message, mut datagram) = ours.control.receive_message::<ControlMessage>().await.map_err(unreachable)?;
-        if message.resumed.is_none() {
-            return Err(Error::Unreachable { message: "the branch did not begin".to_owned() });
-        }
-        let worker = Worker::from_datagram(&mut datagram, self.confined).map_err(unreachable)?;
-        // Its own ward, so that going back and ending here do not touch it.
-        let (keeper, keeper_end) = Control::pair().map_err(Error::Descriptors)?;
-        let order = Order::Ward { pid: worker.kept_pid }.encode();
-        self.keeper.send_bytes(order.as_bytes(), &[keeper_end.as_fd()]).map_err(unreachable)?;
-        drop(keeper_end);
-        let mut ready = tokio::time::timeout(ANSWER_TIMEOUT, keeper.receive())
-            .await
-            .map_err(|_| Error::Unreachable { message: "its keeper did not answer".to_owned() })?
-            .map_err(unreachable)?;
-        if !matches!(Report::parse(&ready.bytes), Some(Report::Ready)) {
-            let message = String::from_utf8_lossy(&ready.bytes).into_owned();
-            return Err(Error::Unreachable { message: format!("its keeper: {message}") });
-        }
-        let keeper_pidfd = ready.sender().and_then(|(_, pidfd)| readable(pidfd)).ok();
-        let link = Self::assemble(
-            ours,
-            keeper,
-            keeper_pidfd,
-            self.template.clone(),
-            worker,
-            (self.confined, self.family.clone()),
-        )?;
-        Ok((link, message.lost))
-    }
-
-    /// Ends the worker and goes on in a copy of its frozen copy, which stays.
-    pub async fn roll_back(&mut self, id: &str) -> Result<Restored, Error> {
-        let position =
-            self.frozen.iter().position(|frozen| frozen.id == id).ok_or_else(|| Error::NoCheckpoint(id.to_owned()))?;
-        if !is_running(self.frozen[position].worker.pidfd.get_ref()) {
-            // Somebody killed it. The worker is still there and stays.
-            self.frozen.remove(position);
-            return Err(Error::NoCheckpoint(id.to_owned()));
-        }
-        // Younger copies hold a future that is being given up.
-        self.frozen.truncate(position + 1);
-        self.kill();
-        self.ended(ANSWER_TIMEOUT).await;
-        let swept = self.sweep().await;
-        // New pipes, because the old ones may hold half a frame in either direction.
-        let (requests_end, requests) = pipe()?;
-        let (replies, replies_end) = pipe()?;
-        let (control, control_end) = Control::pair().map_err(Error::Descriptors)?;
-        let unreachable = |error: io::Error| Error::Unreachable { message: format!("its frozen copy: {error}") };
-        let passed = [requests_end.as_fd(), replies_end.as_fd(), control_end.as_fd()];
-        let frozen = self.frozen.last().ok_or_else(|| Error::NoCheckpoint(id.to_owned()))?;
-        frozen.control.send(&serde_json::json!({"op": "resume"}), &passed).map_err(unreachable)?;
-        drop((requests_end, replies_end, control_end));
-        let (message, mut datagram) = control.receive_message::<ControlMessage>().await.map_err(unreachable)?;
-        if message.resumed.is_none() {
-            return Err(Error::Unreachable { message: "its frozen copy did not resume".to_owned() });
-        }
-        let worker = Worker::from_datagram(&mut datagram, self.confined).map_err(unreachable)?;
-        if worker.pid == frozen.worker.pid {
-            // No process could be made, so that the copy itself went on.
-            self.frozen.pop();
-        }
-        rustix::io::ioctl_fionbio(&requests, true).map_err(|e| Error::Descriptors(e.into()))?;
-        self.requests = requests;
-        self.replies = readable(replies).map_err(Error::Descriptors)?;
-        self.control = control;
-        self.worker = worker;
-        self.inbox.clear();
-        self.offered = None;
-        self.expected_checkpoint = None;
-        self.dead = false;
-        self.open.replies = true;
-        Ok(Restored { lost: message.lost, swept })
-    }
-
-    /// Whether a frozen copy with this id is held.
-    pub fn holds_checkpoint(&self, id: &str) -> bool {
-        self.frozen.iter().any(|frozen| frozen.id == id)
-    }
-
-    /// Ends every process of the session but the frozen copies.
-    async fn sweep(&mut self) -> usize {
-        let keep = self.frozen.iter().map(|frozen| frozen.worker.kept_pid).collect();
-        if self.keeper.send_bytes(Order::Sweep { keep }.encode().as_bytes(), &[]).is_err() {
-            return 0;
-        }
-        let answer = async {
-            loop {
-                if let Some(count) = self.swept.pop_front() {
-                    return count;
-                }
-                match self.keeper.receive().await {
-                    Ok(mut datagram) if !datagram.bytes.is_empty() => self.keeper_said(&mut datagram),
-                    _ => return 0,
-                }
-            }
-        };
-        tokio::time::timeout(ANSWER_TIMEOUT, answer).await.unwrap_or(0)
     }
 
     /// Asks for the Python stacks of all threads; they arrive on the dump pipe.
@@ -958,19 +634,6 @@ fn keeper_above(worker: i32, template: Option<i32>) -> Option<AsyncFd<OwnedFd>> 
     }
     let parent = rustix::process::Pid::from_raw(parent)?;
     readable(rustix::process::pidfd_open(parent, rustix::process::PidfdFlags::empty()).ok()?).ok()
-}
-
-fn is_running(pidfd: &OwnedFd) -> bool {
-    let mut poll = [rustix::event::PollFd::new(pidfd, rustix::event::PollFlags::IN)];
-    matches!(rustix::event::poll(&mut poll, Some(&rustix::event::Timespec::default())), Ok(0))
-}
-
-/// What a frozen copy says first, once it is there.
-async fn first_words(offered: Option<&(String, Control)>) -> io::Result<Datagram> {
-    match offered {
-        Some((_, control)) => control.receive().await,
-        None => std::future::pending().await,
-    }
 }
 
 /// Reads output that is ready; `None` when there is none after all.
