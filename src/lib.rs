@@ -5,6 +5,7 @@
 //! - [`mcp`], [`web`]: the two doors
 //! - [`daemon`]: what the doors share, and its life
 //! - [`caller`]: who asks
+//! - [`target`]: targets as callers write them
 //! - [`session`]: interpreters we own
 //! - [`files`]: what is in a session's workspace
 //! - [`output`], [`journal`]: what cells printed, what happened
@@ -39,4 +40,5 @@ pub mod probe;
 pub mod python;
 pub mod regular;
 pub mod session;
+pub mod target;
 pub mod web;
