@@ -98,7 +98,7 @@ impl Shown {
 
 impl Execution {
     /// A cell that did not come to its own end.
-    pub(super) fn cut_short(outcome: Outcome, duration: Duration, notes: Vec<String>) -> Self {
+    pub(crate) fn cut_short(outcome: Outcome, duration: Duration, notes: Vec<String>) -> Self {
         Self {
             outcome,
             exited: false,
@@ -140,7 +140,7 @@ pub struct Late {
 }
 
 impl Job {
-    pub(super) fn new(
+    pub(crate) fn new(
         id: String,
         owner: Arc<str>,
         session: Arc<str>,
@@ -162,7 +162,7 @@ impl Job {
         }
     }
 
-    pub(super) fn finish(&self, execution: Execution) {
+    pub(crate) fn finish(&self, execution: Execution) {
         // A cell ends once; a second end would be a bug that must not change what callers were told.
         if self.finished.set(Arc::new(execution)).is_err() {
             tracing::error!(job = self.id, "a job ended twice");
@@ -170,7 +170,7 @@ impl Job {
         self.done.send_replace(true);
     }
 
-    pub(super) fn show(&self, shown: Shown) {
+    pub(crate) fn show(&self, shown: Shown) {
         self.shown.lock().expect("no panic while locked").push(shown);
     }
 
@@ -214,7 +214,7 @@ impl Jobs {
     /// Each may hold 64 KiB of output in memory.
     const KEPT: usize = 256;
 
-    pub(super) fn add(&self, job: Arc<Job>) {
+    pub(crate) fn add(&self, job: Arc<Job>) {
         let mut jobs = self.jobs.lock().expect("no panic while locked");
         jobs.push_back(job);
         if jobs.len() > Self::KEPT {

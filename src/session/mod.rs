@@ -3,6 +3,7 @@
 //! `Sessions` is the collection, `Session` a cheap handle; the task in `task` owns the worker and is the only writer of a
 //! session's state. Every door calls these methods and nothing below them.
 
+pub(crate) mod ended;
 mod error;
 mod install;
 mod job;

@@ -190,7 +190,7 @@ impl Report {
     }
 }
 
-pub(super) fn milliseconds(duration: std::time::Duration) -> f64 {
+pub(crate) fn milliseconds(duration: std::time::Duration) -> f64 {
     (duration.as_secs_f64() * 1e6).round() / 1e3
 }
 

@@ -13,24 +13,19 @@ use crate::{
     output::{Cursor, Outputs, Stream},
     packages,
     probe::{
-        link::{Link, Refusal},
-        wire::{CellOutcome, Raised, Reply},
+        link::Link,
+        wire::{CellOutcome, Reply},
     },
     session::{
-        Work, cut_middle,
-        job::{Execution, Job, Late, OnTimeout, Outcome, Shown, Variables},
+        Work, ended,
+        job::{Execution, Job, Late, OnTimeout, Outcome, Variables},
         notes::stop_notes,
     },
 };
 
 /// Output events in the journal are for following along; the whole is in the output file.
 const MAX_JOURNAL_OUTPUT_BYTES: usize = 64 << 10;
-/// Results are shown in a third of the longest answer; more is not kept.
-const MAX_RESULT_CHARS: usize = 350_000;
-/// A third of what is shown by default.
-const MAX_RESULT_SHOWN_BYTES: usize = 8000;
 const KEPT_NOTE: &str = "what the cell had done until then was kept";
-const MAX_DISPLAY_PARTS: usize = 100;
 
 pub(in crate::session) struct Running {
     pub(in crate::session) job: Arc<Job>,
@@ -165,46 +160,11 @@ impl Task {
     /// Keeps a rich value on disk, where it can be read as a resource.
     pub(super) async fn on_display(&mut self, reply: Reply, blob: Vec<u8>) {
         let Some(running) = &self.running else { return };
-        let job = running.job.clone();
-        let blob = bytes::Bytes::from(blob);
-        let mut offset = 0_usize;
-        let value = job.shown().len() + 1;
-        for part in reply.parts {
-            let end = offset.checked_add(part.bytes).filter(|end| *end <= blob.len());
-            let index = job.shown().len() + 1;
-            let Some(end) = end.filter(|_| index <= MAX_DISPLAY_PARTS) else {
-                self.remember(["not every rich value the cell showed was kept".to_owned()]);
-                return;
-            };
-            let bytes = blob.slice(offset..end);
-            offset = end;
-            let (outputs, id, mime) = (self.parts.outputs.clone(), job.id.clone(), part.mime.clone());
-            let kept = tokio::task::spawn_blocking(move || outputs.keep_part(&id, index, &mime, &bytes)).await;
-            if !matches!(kept, Ok(Ok(()))) {
-                self.remember([format!("a display ({}) could not be kept on disk", part.mime)]);
-                continue;
-            }
-            let shown =
-                Shown { index, mime: part.mime, bytes: part.bytes, inline: part.inline, title: reply.title.clone() };
-            self.parts.journal.record(
-                &self.info.owner,
-                &self.info.handle,
-                EventKind::Display { cell: job.cell, value, mime: shown.mime.clone(), resource: shown.uri(&job.id) },
-            );
-            job.show(shown);
+        let (events, notes) = ended::keep_display(&self.parts.outputs, &running.job, reply, blob).await;
+        for event in events {
+            self.parts.journal.record(&self.info.owner, &self.info.handle, event);
         }
-    }
-
-    /// Keeps a result that is too long to be shown whole where the rest of it can be read.
-    async fn keep_result(&mut self, job: &Arc<Job>, whole: &str) {
-        let index = job.shown().len() + 1;
-        let (outputs, id, text) = (self.parts.outputs.clone(), job.id.clone(), whole.to_owned());
-        let kept =
-            tokio::task::spawn_blocking(move || outputs.keep_part(&id, index, "text/plain", text.as_bytes())).await;
-        if matches!(kept, Ok(Ok(()))) {
-            let (mime, title) = ("text/plain".to_owned(), Some("the whole result".to_owned()));
-            job.show(Shown { index, mime, bytes: whole.len(), inline: false, title });
-        }
+        self.remember(notes);
     }
 
     pub(super) fn drain_output(&mut self) {
@@ -228,48 +188,16 @@ impl Task {
             (CellOutcome::Interrupted, Some(Cause::Timeout)) => Outcome::TimedOut,
             (CellOutcome::Interrupted, _) => Outcome::Interrupted,
         };
-        let mut notes = std::mem::take(&mut self.pending_notes);
-        notes.extend(reply.notes);
-        if reply.names_cut {
-            notes.push("only the first 100 variable names of each kind are listed".to_owned());
-        }
-        let mut error = reply.error;
-        let refused = reply.refused.map(|message| Refusal { message, kind: reply.kind, hint: reply.hint });
-        if let Some(refusal) = &refused {
-            let message = refusal.message.clone();
-            error = Some(Raised { kind: "pylair".to_owned(), traceback: message.clone(), message, line: None });
-        }
+        let notes = std::mem::take(&mut self.pending_notes);
+        let kept = (&*running.job, &self.parts.outputs);
+        let mut execution = Execution::of_reply(outcome, reply, blob, notes, kept).await;
         if let Some(ladder) = &running.ladder {
-            notes.extend(stop_notes(outcome, ladder, &running));
+            execution.notes.extend(stop_notes(outcome, ladder, &running));
         }
         let auto_install = self.info.environment.auto_install();
-        notes.extend(error.as_ref().and_then(|error| packages::hint_for(error, auto_install)));
-        let whole = if blob.is_empty() { reply.result } else { Some(String::from_utf8_lossy(&blob).into_owned()) };
-        if let Some(whole) = whole.as_ref().filter(|whole| whole.len() > MAX_RESULT_SHOWN_BYTES) {
-            self.keep_result(&running.job, whole).await;
-        }
-        let mut result_chars = reply.result_chars;
-        let result = whole.map(|whole| {
-            let (result, was_cut) = cut_middle(&whole, MAX_RESULT_CHARS);
-            if was_cut && result_chars.is_none() {
-                result_chars = Some(whole.chars().count() as u64);
-            }
-            result
-        });
-        let mut execution = Execution {
-            outcome,
-            exited: reply.exited,
-            result,
-            result_chars,
-            error,
-            variables: Variables { new: reply.new, changed: reply.changed, removed: reply.removed },
-            duration: Duration::from_micros(reply.duration_us),
-            cpu: Duration::from_micros(reply.cpu_us),
-            rss_mb: self.link.as_ref().and_then(Link::resident_mb),
-            files: reply.files,
-            refused,
-            notes,
-        };
+        let hint = execution.error.as_ref().and_then(|error| packages::hint_for(error, auto_install));
+        execution.notes.extend(hint);
+        execution.rss_mb = self.link.as_ref().and_then(Link::resident_mb);
         // One that was refused did nothing that could be undone.
         if execution.refused.is_none() {
             self.grow(running.job.cell);
@@ -294,30 +222,8 @@ impl Task {
     }
 
     pub(super) fn finish(&mut self, job: &Arc<Job>, mut execution: Execution) {
-        let printed = job.capture.finish();
-        if printed.truncated && printed.spool_error.is_none() {
-            execution.notes.push(
-                "the output was longer than max_output_mb allows; the rest of it was not kept on disk".to_owned(),
-            );
-        }
-        if let Some(error) = printed.spool_error {
-            execution.notes.push(format!("the whole output could not be kept on disk: {error}"));
-        }
-        self.parts.journal.record(
-            &self.info.owner,
-            &self.info.handle,
-            EventKind::CellEnded {
-                cell: job.cell,
-                job: job.id.clone(),
-                outcome: execution.outcome.as_str().to_owned(),
-                result: execution.result.clone(),
-                error: execution.error.as_ref().map(|error| format!("{}: {}", error.kind, error.message)),
-                traceback: execution.error.as_ref().map(|error| error.traceback.clone()),
-                output_bytes: printed.total_bytes,
-                duration_ms: u64::try_from(execution.duration.as_millis()).unwrap_or(u64::MAX),
-                exited: execution.exited,
-            },
-        );
+        let ended = job.close_output(&mut execution);
+        self.parts.journal.record(&self.info.owner, &self.info.handle, ended);
         {
             let mut live = self.live.lock().expect("no panic while locked");
             live.state = if self.link.is_some() { State::Idle } else { State::Dead };
