@@ -13,6 +13,7 @@
 //! - [`packages`]: installing packages, and which one a module comes in
 //! - [`python`]: finding interpreters
 //! - [`probe`]: the Rust end of the wire: templates, links, frames
+//! - [`process_access`]: why a process of others cannot be looked into
 //! - [`inherited`]: what the daemon was started with and gives back
 //! - [`plain`]: words of others in lines of ours
 //! - [`regular`]: reading files that others made
@@ -37,6 +38,7 @@ pub mod output;
 pub mod packages;
 pub mod plain;
 pub mod probe;
+pub mod process_access;
 pub mod python;
 pub mod regular;
 pub mod session;
