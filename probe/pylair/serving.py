@@ -1,0 +1,527 @@
+"""The server of an app: a listener, connections, one I/O thread, and a short-lived thread for each call. Made by `app`.
+
+The I/O thread blocks in `poll` until something comes; it runs none of the program's code. Only it reads and closes connections. Around
+a fork it is not there: it ends before and begins again after, so that no lock is held by a thread that the child does not have.
+"""
+
+from __future__ import annotations
+
+import _signal
+import _socket
+import errno
+import os
+import select
+import struct
+import sys
+import time
+from typing import Any
+
+from . import descriptors, registry, wire
+from .connection import Connection
+from .plain_threads import allocate_lock, forget_name, get_ident, poll, set_name, start_new_thread
+
+MAX_CLIENTS = 64
+MAX_STRANGERS = 16
+MAX_CALLS = 32
+# A child that executes another program at once, or closes all descriptors on its way to become a daemon, is not yet to be served.
+FORK_DELAY_SECONDS = 0.2
+
+_BACKLOG = 64
+_STOP_SECONDS = 2.0
+_PAUSE_SECONDS = 0.25
+_FLUSH_SECONDS = 1.0
+_NO_DESCRIPTORS_SECONDS = 1.0
+_MAX_NAMES = 1000
+_READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
+# Those that a thread gets for what it did itself.
+_OWN_SIGNALS = (_signal.SIGSEGV, _signal.SIGBUS, _signal.SIGFPE, _signal.SIGILL, _signal.SIGABRT)
+
+
+class Running:
+    """A call that is running."""
+
+    def __init__(self, call: int, op: str, client: Any, connection: Connection) -> None:
+        self.call = call
+        self.op = op
+        self.client = client
+        self.connection = connection
+        self.since = time.monotonic()
+        self.thread = 0
+
+    def describe(self) -> dict[str, Any]:
+        return {"call": self.call, "op": self.op, "seconds": round(time.monotonic() - self.since, 3), "client": self.client}
+
+
+class Server:
+    def __init__(self, app: Any, runtime: str, host: str = "127.0.0.1", port: int | None = None) -> None:
+        self.app = app
+        self.runtime = runtime
+        self.host, self.port = host, port
+        self.token: str | None = None
+        self.entry: dict[str, Any] = {}
+        self.thread: int | None = None
+        self._thread_id = 0
+        self._path = ""
+        self._listeners: dict[int, _socket.socket] = {}
+        self._tcp: int | None = None
+        self._connections: dict[int, Connection] = {}
+        self._wake_read = self._wake_write = -1
+        self._pid = os.getpid()
+        self._poll: Any = None
+        self._delay = 0.0
+        self._accept_again: float | None = None
+        # `pause`, `stop` or `detach`.
+        self._order: str | None = None
+        # Held while the I/O thread runs; and held until a thread that delays is told to end.
+        self._ended = allocate_lock()
+        self._gate = allocate_lock()
+        self._calls = 0
+        self._signals: Any = ()
+
+    # What may be called on any thread.
+
+    def open(self) -> None:
+        """Makes the sockets and the entry. Raises OSError, and has then made nothing."""
+        directory = registry.open_directory(self.runtime)
+        start = registry.start_time()
+        self._path = os.path.join(directory, f"{os.getpid()}-{start}")
+        endpoint = f"{self._path}.sock"
+        try:
+            self._listen(_bind_unix(endpoint))
+            if self.port is not None:
+                tcp = _bind_tcp(self.host, self.port)
+                self._tcp = self._listen(tcp)
+                self.token = os.urandom(24).hex()
+            self._wake_read, self._wake_write = (descriptors.move_high(fd) for fd in os.pipe())
+            for fd in (self._wake_read, self._wake_write):
+                os.set_blocking(fd, False)
+            app = self.app
+            self.entry = registry.describe(app.app_id, endpoint, start, app.readonly, app.how, app.parent)
+            registry.remove(f"{self._path}.error")
+            self.publish()
+        except BaseException:
+            self.finish()
+            raise
+
+    def publish(self) -> None:
+        """Writes the entry as the app is now."""
+        if not self.entry:
+            return
+        self.entry.update(app_id=self.app.app_id, readonly=self.app.readonly)
+        public = dict(self.entry)
+        if self._tcp is not None:
+            address = self._listeners[self._tcp].getsockname()
+            self.entry["tcp"] = f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
+            public = {**self.entry, "token": self.token}
+        registry.write(f"{self._path}.json", public)
+
+    def start_thread(self, delay: float = 0.0) -> None:
+        self._delay = delay
+        self._order = None
+        self._gate = allocate_lock()
+        self._gate.acquire()
+        self._ended.acquire()
+        try:
+            start_new_thread(self._run, ())
+        except BaseException:
+            self._ended.release()
+            raise
+
+    def stop(self) -> None:
+        """Ends the thread and takes everything away. May be called by a call's thread, but not on the I/O thread."""
+        self._give_order("stop", _STOP_SECONDS)
+        self.finish()
+
+    def pause(self) -> None:
+        """Ends the thread for the moment of a fork; connections stay."""
+        if get_ident() == self.thread:
+            return
+        tid = self._thread_id
+        if self._give_order("pause", _PAUSE_SECONDS) and sys.version_info >= (3, 12):
+            # From 3.12 on, `os.fork` warns of threads; the operating system takes a moment to forget one that has ended.
+            deadline = time.monotonic() + _PAUSE_SECONDS
+            while os.path.exists(f"/proc/self/task/{tid}") and time.monotonic() < deadline:
+                time.sleep(0.00005)
+
+    def resume(self) -> None:
+        """Begins again after a pause."""
+        if self._order != "pause":
+            return
+        if self._ended.acquire(True, _STOP_SECONDS):
+            self._ended.release()
+            try:
+                self.start_thread(self._delay)
+            except RuntimeError:
+                self.finish()
+                self.app.lost(self)
+
+    def abandon(self) -> None:
+        """In the child of a fork: lets go of what is the parent's without disturbing it."""
+        for connection in self._connections.values():
+            connection.abandon(close=True)
+        for listener in self._listeners.values():
+            listener.close()
+        for fd in (self._wake_read, self._wake_write):
+            if fd >= 0:
+                os.close(fd)
+        self._connections, self._listeners = {}, {}
+        self._wake_read = self._wake_write = -1
+
+    def finish(self) -> None:
+        """Closes everything and removes the files. Does nothing the second time."""
+        path, self._path = self._path, ""
+        if path and self._pid == os.getpid():
+            registry.remove(f"{path}.json")
+            registry.remove(f"{path}.sock")
+        connections, self._connections = self._connections, {}
+        for connection in connections.values():
+            connection.close()
+        listeners, self._listeners = self._listeners, {}
+        for listener in listeners.values():
+            listener.close()
+        ends = (self._wake_read, self._wake_write)
+        self._wake_read = self._wake_write = -1
+        for fd in ends:
+            if fd >= 0:
+                os.close(fd)
+
+    def n_clients(self) -> int:
+        return sum(connection.trusted for connection in list(self._connections.values()))
+
+    def wake(self) -> None:
+        fd = self._wake_write
+        if fd >= 0:
+            try:
+                os.write(fd, b"\0")
+            except OSError:
+                pass
+
+    def _give_order(self, order: str, seconds: float) -> bool:
+        """Whether the thread ended in time."""
+        self._order = order
+        gate = self._gate
+        if gate.locked():
+            gate.release()
+        self.wake()
+        if get_ident() == self.thread or not self._ended.acquire(True, seconds):
+            return False
+        self._ended.release()
+        return True
+
+    def _listen(self, listener: _socket.socket) -> int:
+        """Keeps a listener, out of the way of the program's descriptors."""
+        kind = (listener.family, listener.type, listener.proto)
+        moved = _socket.socket(*kind, fileno=descriptors.move_high(listener.detach()))
+        self._listeners[moved.fileno()] = moved
+        moved.setblocking(False)
+        moved.listen(_BACKLOG)
+        return moved.fileno()
+
+    # What follows runs on the I/O thread, or on a call's where it says so.
+
+    def _run(self) -> None:
+        self.thread = get_ident()
+        ended = self._ended
+        after = None
+        try:
+            self._signals = _block_signals()
+            self._thread_id = _native_id()
+            set_name("pylair")
+            after = self._serve()
+        except Exception:
+            # Nothing is expected here; whatever it is, it is not the program's business.
+            after = "lost"
+        finally:
+            try:
+                if after is not None:
+                    self.finish()
+                if after == "lost":
+                    self.app.lost(self)
+                elif after == "detach":
+                    self.app.detached()
+            except Exception:
+                pass
+            forget_name()
+            self.thread = None
+            ended.release()
+
+    def _serve(self) -> str | None:
+        """Serves until there is an order. Returns None for a pause, else why it ended."""
+        if self._delay and not self._listeners:
+            if self._gate.acquire(True, self._delay) or self._order is not None:
+                return None if self._order == "pause" else "stop"
+            self.open()
+        self._poll = poll()
+        self._poll.register(self._wake_read, select.POLLIN)
+        for fd in self._listeners:
+            self._poll.register(fd, select.POLLIN)
+        for connection in self._connections.values():
+            connection.mask = 0
+        while self._order is None:
+            deadline = self._update()
+            timeout = None if deadline is None else max(0, int((deadline - time.monotonic()) * 1000) + 1)
+            for fd, events in self._poll.poll(timeout):
+                if events & select.POLLNVAL:
+                    # Somebody closed descriptors that are not theirs, as daemons do. What has their numbers now is not ours.
+                    self._forget_descriptors()
+                    return "lost"
+                if fd == self._wake_read:
+                    os.read(fd, 4096)
+                elif fd in self._listeners:
+                    self._accept(fd)
+                else:
+                    self._attend(fd, events)
+        return None if self._order == "pause" else self._order
+
+    def _update(self) -> float | None:
+        """Ends connections whose time is over and tells `poll` what to watch. Returns the next deadline."""
+        deadlines = []
+        now = time.monotonic()
+        for connection in list(self._connections.values()):
+            deadline = connection.deadline()
+            if connection.is_over or (deadline is not None and deadline <= now):
+                self._drop(connection)
+                continue
+            if deadline is not None:
+                deadlines.append(deadline)
+            mask = select.POLLIN if connection.takes_requests else 0
+            if connection.has_more_to_send:
+                mask |= select.POLLOUT
+            if mask != connection.mask:
+                self._poll.register(connection.fd, mask)
+                connection.mask = mask
+        if self._accept_again is not None:
+            if self._accept_again <= now:
+                self._accept_again = None
+                for fd in self._listeners:
+                    self._poll.register(fd, select.POLLIN)
+            else:
+                deadlines.append(self._accept_again)
+        return min(deadlines) if deadlines else None
+
+    def _accept(self, fd: int) -> None:
+        listener = self._listeners[fd]
+        try:
+            accepted, _ = listener._accept()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                # The program has used up its descriptors; asking again at once would only burn its time.
+                self._accept_again = time.monotonic() + _NO_DESCRIPTORS_SECONDS
+                for number in self._listeners:
+                    self._poll.unregister(number)
+            return
+        try:
+            accepted = descriptors.move_high(accepted)
+        except OSError:
+            os.close(accepted)
+            return
+        sock = _socket.socket(listener.family, listener.type, listener.proto, fileno=accepted)
+        sock.setblocking(False)
+        is_tcp = fd == self._tcp
+        strangers = len(self._connections) - self.n_clients()
+        if len(self._connections) >= MAX_CLIENTS or strangers >= MAX_STRANGERS or not (is_tcp or _is_own_user(sock)):
+            sock.close()
+            return
+        if is_tcp:
+            sock.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
+        connection = Connection(sock, not is_tcp, self.wake)
+        self._connections[accepted] = connection
+        if not is_tcp:
+            self._greet(connection)
+
+    def _greet(self, connection: Connection) -> None:
+        hello = {
+            "ch": 0,
+            "ev": "hello",
+            "wire": wire.WIRE_VERSION,
+            "python": "{}.{}.{}".format(*sys.version_info[:3]),
+            "implementation": sys.implementation.name,
+            "app": self.entry,
+        }
+        connection.send(hello, may_wait=False)
+
+    def _drop(self, connection: Connection) -> None:
+        self._connections.pop(connection.fd, None)
+        if connection.mask:
+            self._poll.unregister(connection.fd)
+        connection.close()
+
+    def _attend(self, fd: int, events: int) -> None:
+        connection = self._connections.get(fd)
+        if connection is None:
+            return
+        if events & select.POLLOUT:
+            connection.flush()
+        if not events & _READABLE:
+            return
+        try:
+            if not connection.read():
+                self._drop(connection)
+                return
+            while self._order is None:
+                frame = connection.next_frame()
+                if frame is None:
+                    return
+                self._request(connection, *frame)
+        except wire.Garbage:
+            self._drop(connection)
+
+    def _request(self, connection: Connection, request: dict[str, Any], blob: bytes) -> None:
+        if not connection.trusted:
+            self._check_token(connection, request)
+            return
+        number, op = request.get("id"), request.get("op")
+        if type(number) is not int or type(op) is not str:
+            raise wire.Garbage("a request has a number and says what to do")
+        if op == "ping":
+            self._answer(connection, request, {"ok": True})
+        elif op == "status":
+            self._answer(connection, request, {"ok": True}, wire.dumps(self._status()))
+        elif op == "detach":
+            self._answer(connection, request, {"ok": True})
+            self._wait_until_sent(connection)
+            self._order = "detach"
+        else:
+            self._call(connection, request, blob, op)
+
+    def _check_token(self, connection: Connection, request: dict[str, Any]) -> None:
+        from hmac import compare_digest
+
+        token = request.get("token")
+        if request.get("op") != "token" or type(token) is not str or self.token is None:
+            raise wire.Garbage("the first frame has no token")
+        if not compare_digest(wire.clean(token).encode(), self.token.encode()):
+            raise wire.Garbage("the token is wrong")
+        connection.trusted = True
+        connection.read_by = None
+        self._greet(connection)
+
+    def _status(self) -> dict[str, Any]:
+        app = self.app
+        return {
+            "clients": self.n_clients(),
+            "commands": app.n_commands,
+            "last_command_at": app.last_command_time or None,
+            "running": [running.describe() for running in list(app.running_calls.values())],
+            "registered": sorted(list(app.registered))[:_MAX_NAMES],
+        }
+
+    def _answer(self, connection: Connection, request: dict[str, Any], answer: dict[str, Any], blob: bytes = b"") -> None:
+        """Sends the one `done` of a request. On the I/O thread or on the call's."""
+        may_wait = get_ident() != self.thread
+        header = {"ch": request.get("ch", 1), "id": request["id"], "ev": "done", **answer}
+        if len(blob) > wire.MAX_BLOB_BYTES or len(wire.encode(header)) > wire.MAX_HEADER_BYTES - 32:
+            refusal = {"refused": "the answer is too long for one frame", "kind": "too_long"}
+            header, blob = {"ch": header["ch"], "id": header["id"], "ev": "done", **refusal}, b""
+        connection.send(header, blob, may_wait)
+
+    def _wait_until_sent(self, connection: Connection) -> None:
+        deadline = time.monotonic() + _FLUSH_SECONDS
+        while connection.has_more_to_send and not connection.is_over and time.monotonic() < deadline:
+            writable = poll()
+            writable.register(connection.fd, select.POLLOUT)
+            writable.poll(100)
+            connection.flush()
+
+    def _call(self, connection: Connection, request: dict[str, Any], blob: bytes, op: str) -> None:
+        app = self.app
+        app.n_commands += 1
+        app.last_command_time = time.time()
+        if app.shows_main:
+            app.show_main()
+        try:
+            quick = app.calls.quick(request, blob)
+        except Exception as error:
+            quick = ({"refused": f"pylair failed: {error!r}", "kind": "failed"}, b"")
+        if quick is not None:
+            self._answer(connection, request, *quick)
+            return
+        if len(app.running_calls) >= MAX_CALLS:
+            text = f"{MAX_CALLS} calls are running in this app already"
+            self._answer(connection, request, {"refused": text, "kind": "busy", "hint": "wait until one has ended, or interrupt one"})
+            return
+        self._calls += 1
+        key = self._calls
+        app.running_calls[key] = Running(request["id"], op, request.get("client"), connection)
+        try:
+            start_new_thread(self._run_call, (key, connection, request, blob))
+        except RuntimeError as error:
+            app.running_calls.pop(key, None)
+            self._answer(connection, request, {"refused": f"the app can start no more threads: {error}", "kind": "busy"})
+
+    def _run_call(self, key: int, connection: Connection, request: dict[str, Any], blob: bytes) -> None:
+        """On a thread of the call's own."""
+        app = self.app
+        # After a fork or a new start these are of another server.
+        running = app.running_calls
+        header = {"ch": request.get("ch", 1), "id": request["id"]}
+
+        def send(event: dict[str, Any], blob: bytes = b"") -> None:
+            connection.send({**header, **event}, blob)
+
+        try:
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, self._signals)
+            running[key].thread = get_ident()
+            set_name(f"pylair-call-{request['id']}")
+            answer = app.calls.answer(request, blob, send)
+        except BaseException as error:
+            answer = ({"refused": f"pylair failed: {error!r}", "kind": "failed"}, b"")
+        running.pop(key, None)
+        try:
+            self._answer(connection, request, *answer)
+        except Exception:
+            pass
+        forget_name()
+
+    def _forget_descriptors(self) -> None:
+        for connection in self._connections.values():
+            connection.abandon(close=False)
+        for listener in self._listeners.values():
+            listener.detach()
+        self._connections, self._listeners = {}, {}
+        self._wake_read = self._wake_write = -1
+
+
+def _bind_unix(path: str) -> _socket.socket:
+    # The name holds the pid and its start time: what is there was left by this process, before it executed itself anew.
+    registry.remove(path)
+    listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        listener.bind(path)
+        os.chmod(path, 0o600)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _bind_tcp(host: str, port: int) -> _socket.socket:
+    family = _socket.AF_INET6 if ":" in host else _socket.AF_INET
+    listener = _socket.socket(family, _socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1" if host == "localhost" else host, port))
+        # Two sockets can share an address until one listens.
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise OSError(error.errno, f"pylair cannot listen on {host}:{port}: {error.strerror}") from None
+    return listener
+
+
+def _is_own_user(sock: _socket.socket) -> bool:
+    credentials = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", credentials)
+    return uid in (0, os.geteuid())
+
+
+def _block_signals() -> Any:
+    """Keeps signals of the program away from this thread. Returns what was blocked before, for threads that this one starts."""
+    every = set(_signal.valid_signals()) - set(_OWN_SIGNALS)
+    return _signal.pthread_sigmask(_signal.SIG_BLOCK, every)
+
+
+def _native_id() -> int:
+    import _thread
+
+    return _thread.get_native_id()

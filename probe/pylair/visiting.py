@@ -1,0 +1,45 @@
+"""What the probes that come in from outside share: how they go again. Called by `wrapped` and `attached`.
+
+Here the package is `_pylair`, loaded from memory by an importer of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from . import app
+
+_PACKAGE = __name__.rpartition(".")[0]
+# What the program gave, through the `pylair` it has installed, to the App that goes.
+_GIVEN = ("registered", "invoker", "screenshot_fn", "winshot_fn")
+
+
+def leave() -> None:
+    """Takes the package out of the process. Whoever still runs in it may go on to the end."""
+    installed = sys.modules.get("pylair.app")
+    visitor = app.current()
+    if visitor.shows_main:
+        visitor.unregister("main")
+    if installed is not None and installed is not app:
+        for name in _GIVEN:
+            setattr(installed.current(), name, getattr(visitor, name))
+    remove_package()
+
+
+def remove_package() -> None:
+    package = sys.modules.get(_PACKAGE)
+    loader = getattr(package, "__loader__", None)
+    for name in list(sys.modules):
+        if name == _PACKAGE or name.startswith(f"{_PACKAGE}."):
+            sys.modules.pop(name, None)
+    if type(loader).__name__ == "MemoryImporter":
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not loader]
+
+
+def say(text: Any) -> None:
+    """One line to whoever started the program; only for what keeps `pylair wrap` from doing what it was asked to do."""
+    try:
+        sys.stderr.write(f"pylair: {text}\n")
+    except Exception:
+        pass
