@@ -157,22 +157,20 @@ class App:
             server.stop()
             self._stopped()
 
-    def detached(self) -> None:
-        """The server was told to go and has ended. Runs as the last thing on its thread."""
-        with self._lock:
-            self._server = None
-            self._stopped()
-        if self.leave is not None:
+    def ended(self, server: Server, detached: bool) -> None:
+        """The server ends by itself: it was told to go, or its descriptors were taken away. Runs as the last thing on its thread."""
+        while self._server is server:
+            # Whoever is stopping it waits for this thread with the lock in hand, and does the rest.
+            if self._lock.acquire(timeout=0.05):
+                try:
+                    if self._server is server:
+                        self._server = None
+                        server.finish()
+                        self._stopped()
+                finally:
+                    self._lock.release()
+        if detached and self.leave is not None:
             self.leave()
-
-    def lost(self, server: Server) -> None:
-        """The server ended by itself, because its descriptors were taken away."""
-        if self._server is server and self._lock.acquire(blocking=False):
-            try:
-                self._server = None
-                self._stopped()
-            finally:
-                self._lock.release()
 
     def _stopped(self) -> None:
         import atexit
@@ -244,7 +242,7 @@ def _warn(text: str) -> None:
     import warnings
 
     try:
-        warnings.warn(text, RuntimeWarning, stacklevel=4)
+        warnings.warn(text, RuntimeWarning, stacklevel=5)
     except Warning:
         # The program makes errors of warnings. This is not worth one.
         pass

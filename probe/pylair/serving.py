@@ -136,11 +136,10 @@ class Server:
         """Ends the thread for the moment of a fork; connections stay."""
         if get_ident() == self.thread:
             return
-        tid = self._thread_id
         if self._give_order("pause", _PAUSE_SECONDS) and sys.version_info >= (3, 12):
             # From 3.12 on, `os.fork` warns of threads; the operating system takes a moment to forget one that has ended.
             deadline = time.monotonic() + _PAUSE_SECONDS
-            while os.path.exists(f"/proc/self/task/{tid}") and time.monotonic() < deadline:
+            while os.path.exists(f"/proc/self/task/{self._thread_id}") and time.monotonic() < deadline:
                 time.sleep(0.00005)
 
     def resume(self) -> None:
@@ -152,8 +151,7 @@ class Server:
             try:
                 self.start_thread(self._delay)
             except RuntimeError:
-                self.finish()
-                self.app.lost(self)
+                self.app.ended(self, False)
 
     def abandon(self) -> None:
         """In the child of a fork: lets go of what is the parent's without disturbing it."""
@@ -233,12 +231,10 @@ class Server:
             after = "lost"
         finally:
             try:
+                if after in ("lost", "detach"):
+                    self.app.ended(self, after == "detach")
                 if after is not None:
                     self.finish()
-                if after == "lost":
-                    self.app.lost(self)
-                elif after == "detach":
-                    self.app.detached()
             except Exception:
                 pass
             forget_name()
@@ -318,8 +314,12 @@ class Server:
         sock = _socket.socket(listener.family, listener.type, listener.proto, fileno=accepted)
         sock.setblocking(False)
         is_tcp = fd == self._tcp
-        strangers = len(self._connections) - self.n_clients()
-        if len(self._connections) >= MAX_CLIENTS or strangers >= MAX_STRANGERS or not (is_tcp or _is_own_user(sock)):
+        clients = self.n_clients()
+        if is_tcp:
+            welcome = len(self._connections) - clients < MAX_STRANGERS
+        else:
+            welcome = clients < MAX_CLIENTS and _is_own_user(sock)
+        if not welcome:
             sock.close()
             return
         if is_tcp:
@@ -358,7 +358,8 @@ class Server:
             if not connection.read():
                 self._drop(connection)
                 return
-            while self._order is None:
+            # What has been read is dealt with also before a pause: `poll` will not tell of it again.
+            while self._order in (None, "pause"):
                 frame = connection.next_frame()
                 if frame is None:
                     return
@@ -392,6 +393,8 @@ class Server:
             raise wire.Garbage("the first frame has no token")
         if not compare_digest(wire.clean(token).encode(), self.token.encode()):
             raise wire.Garbage("the token is wrong")
+        if self.n_clients() >= MAX_CLIENTS:
+            raise wire.Garbage("there are too many clients")
         connection.trusted = True
         connection.read_by = None
         self._greet(connection)

@@ -5,6 +5,7 @@ Here the package is `_pylair`, loaded from memory by an importer of its own.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import Any
 
@@ -17,13 +18,17 @@ _GIVEN = ("registered", "invoker", "screenshot_fn", "winshot_fn")
 
 def leave() -> None:
     """Takes the package out of the process. Whoever still runs in it may go on to the end."""
-    installed = sys.modules.get("pylair.app")
     visitor = app.current()
     if visitor.shows_main:
         visitor.unregister("main")
-    if installed is not None and installed is not app:
-        for name in _GIVEN:
-            setattr(installed.current(), name, getattr(visitor, name))
+    if "pylair" in sys.modules and _PACKAGE != "pylair":
+        try:
+            installed = importlib.import_module("pylair.app").current()
+            for name in _GIVEN:
+                setattr(installed, name, getattr(visitor, name))
+        except Exception:
+            # Another package of that name.
+            pass
     remove_package()
 
 

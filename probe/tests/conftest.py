@@ -9,6 +9,7 @@ from typing import Iterator
 
 import pytest
 from host import Session, Template
+from visitor import Home
 
 PYTHONS = [path for path in os.environ.get("PYLAIR_TEST_PYTHONS", "").split(":") if path] or [sys.executable]
 
@@ -46,3 +47,11 @@ def session(template: Template, cwd: str) -> Iterator[Session]:
     assert session.start(cwd=cwd)["ok"]
     yield session
     session.close()
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    """A registry of its own, and programs that end with the test."""
+    home = Home()
+    yield home
+    home.close()

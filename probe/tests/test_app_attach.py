@@ -1,0 +1,133 @@
+"""A probe that is brought into a program by one statement, as `pylair attach` does, and that goes again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from host import sources
+from visitor import INSTALLED, wait_for
+
+# Runs what it is told on its main thread. `attach` is the statement, `leftovers` what a program could find of a visit.
+TARGET = """
+import os, sys, threading, time
+def attach():
+    payload = __import__("json").load(open("payload.json"))
+    namespace = {"__name__": "_pylair.loader"}
+    exec(compile(payload["sources"]["loader"], "<pylair/loader.py>", "exec"), namespace)
+    namespace["run"](payload["sources"], "attached", payload["config"])
+def leftovers():
+    deadline = time.monotonic() + 20
+    while len(os.listdir("/proc/self/task")) > 1 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    modules = [name for name in sys.modules if name.startswith("_pylair")]
+    finders = [finder for finder in sys.meta_path if type(finder).__name__ == "MemoryImporter"]
+    return modules, finders, threading.active_count(), len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+data = [1, 2, 3]
+for line in sys.stdin:
+    exec(line)
+    print("ok", flush=True)
+"""
+
+
+@pytest.fixture
+def target(python, home):
+    config = {"runtime": str(home.path / "runtime"), "app_id": None, "readonly": False}
+    (home.path / "payload.json").write_text(json.dumps({"sources": sources(), "config": config}))
+    (home.path / "victim.py").write_text(TARGET)
+    return home.start([python, "victim.py"])
+
+
+def tell(program, line):
+    program.tell(line)
+    lines = []
+    while True:
+        lines.append(program.line())
+        if lines[-1] in ("ok", ""):
+            assert lines[-1] == "ok", program.end()
+            return lines[:-1]
+
+
+def test_attach_look_and_detach_leaves_nothing(home, target):
+    tell(target, "import json, socket, select, struct, atexit, codecs, logging, linecache")
+    (before,) = tell(target, "print(leftovers())")
+    for _ in range(3):
+        tell(target, "attach()")
+        entry = home.entry("victim")
+        assert (entry["how"], entry["parent"]) == ("attach", None)
+        visit = home.visit("victim")
+        assert visit.run("main.data")["result"] == "[1, 2, 3]"
+        assert visit.ask("detach")[0]["ok"] is True
+        assert visit.is_over()
+        wait_for(lambda: list(home.apps.iterdir()) == [])
+        assert tell(target, "print(leftovers())") == [before]
+    assert tell(target, "child = os.fork(); child or os._exit(len(os.listdir('/proc/self/task')) - 1); print(os.waitpid(child, 0)[1])") == [
+        "0"
+    ]
+    assert target.end() == (0, "", "")
+
+
+def test_memory_does_not_grow_with_visits(home, target):
+    def visits(count):
+        for _ in range(count):
+            tell(target, "attach()")
+            visit = home.visit("victim")
+            visit.ask("detach")
+            assert visit.is_over()
+            wait_for(lambda: list(home.apps.iterdir()) == [])
+            tell(target, "leftovers()")
+        tell(target, "import gc; gc.collect()")
+        return int(tell(target, "print(len(gc.get_objects()))")[0])
+
+    visits(3)
+    few = visits(2)
+    assert visits(10) < few + 500
+
+
+def test_a_second_attach_changes_nothing(home, target):
+    tell(target, "attach()")
+    first = home.entry("victim")
+    tell(target, "attach()")
+    assert home.entries() == [first]
+    assert home.visit("victim").ask("ping")[0]["ok"]
+
+
+def test_names_that_the_program_registered_are_there(python, home, target):
+    tell(target, f"sys.path.append({INSTALLED!r}); import pylair; pylair.register('mine', 5)")
+    tell(target, "attach()")
+    visit = home.visit("victim")
+    assert visit.status()["registered"] == ["main", "mine"]
+    assert tell(target, "print(pylair.running, [name for name in sys.modules if name.startswith('_pylair')])") == ["True []"]
+    assert visit.ask("detach")[0]["ok"] and visit.is_over()
+    wait_for(lambda: list(home.apps.iterdir()) == [])
+    assert tell(target, "leftovers(); print(pylair.running)") == ["False"]
+
+
+def test_names_registered_during_a_visit_outlive_it(home, target):
+    tell(target, "attach()")
+    tell(target, f"sys.path.append({INSTALLED!r}); import pylair; pylair.register('mine', 5)")
+    visit = home.visit("victim")
+    assert visit.status()["registered"] == ["main", "mine"]
+    assert visit.ask("detach")[0]["ok"] and visit.is_over()
+    wait_for(lambda: list(home.apps.iterdir()) == [])
+    tell(target, "leftovers(); pylair.start(app_id='own')")
+    assert home.visit("own").status()["registered"] == ["mine"]
+
+
+def test_why_it_did_not_work_is_said_beside_the_entries(home, target):
+    tell(target, "import threading, _thread; real = _thread.start_new_thread")
+    tell(target, "def broken(*_): raise RuntimeError('no more threads')")
+    tell(target, "_thread.start_new_thread = broken; attach(); _thread.start_new_thread = real")
+    (path,) = home.apps.iterdir()
+    assert path.suffix == ".error" and "no more threads" in json.loads(path.read_text())["error"]
+    assert tell(target, "print(leftovers()[:4])") == ["([], [], 1, 1)"]
+    tell(target, "attach()")
+    assert home.visit("victim").ask("ping")[0]["ok"]
+    assert not path.exists()
+
+
+def test_a_session_of_our_own_is_not_attached_to(home, target):
+    tell(target, "sys.modules['_pylair.worker'] = sys")
+    tell(target, "attach()")
+    (path,) = home.apps.iterdir()
+    assert "a session of pylair's own" in json.loads(path.read_text())["error"]
