@@ -315,11 +315,8 @@ class Server:
         sock.setblocking(False)
         is_tcp = fd == self._tcp
         clients = self.n_clients()
-        if is_tcp:
-            welcome = len(self._connections) - clients < MAX_STRANGERS
-        else:
-            welcome = clients < MAX_CLIENTS and _is_own_user(sock)
-        if not welcome:
+        strangers = len(self._connections) - clients
+        if strangers >= MAX_STRANGERS if is_tcp else clients >= MAX_CLIENTS or not _is_own_user(sock):
             sock.close()
             return
         if is_tcp:
@@ -432,6 +429,8 @@ class Server:
         app.last_command_time = time.time()
         if app.shows_main:
             app.show_main()
+        if op == "interrupt":
+            self._name_call(connection, request)
         try:
             quick = app.calls.quick(request, blob)
         except Exception as error:
@@ -444,13 +443,21 @@ class Server:
             self._answer(connection, request, {"refused": text, "kind": "busy", "hint": "wait until one has ended, or interrupt one"})
             return
         self._calls += 1
-        key = self._calls
+        # Calls of two connections may have the same id.
+        key = request["call"] = self._calls
         app.running_calls[key] = Running(request["id"], op, request.get("client"), connection)
         try:
             start_new_thread(self._run_call, (key, connection, request, blob))
         except RuntimeError as error:
             app.running_calls.pop(key, None)
             self._answer(connection, request, {"refused": f"the app can start no more threads: {error}", "kind": "busy"})
+
+    def _name_call(self, connection: Connection, request: dict[str, Any]) -> None:
+        """Puts the number in the request by which `calls` knows the call that is meant: this connection's, or one of a connection that ended."""
+        meant = [(key, running) for key, running in list(self.app.running_calls.items()) if running.call == request.get("call")]
+        meant.sort(key=lambda pair: (pair[1].connection is connection, pair[0]))
+        if meant:
+            request["call"] = meant[-1][0]
 
     def _run_call(self, key: int, connection: Connection, request: dict[str, Any], blob: bytes) -> None:
         """On a thread of the call's own."""
