@@ -69,10 +69,10 @@ def source_file(kind: type) -> str | None:
     """The cell that the class statement is in."""
     for value in vars(kind).values():
         code = getattr(getattr(value, "__func__", value), "__code__", None)
-        if code is not None and code.co_filename.startswith(unwind.CELL_PREFIX):
+        if code is not None and code.co_filename.startswith(unwind.CELL_PREFIXES):
             return code.co_filename
     for name, entry in reversed(list(linecache.cache.items())):
-        if name.startswith(unwind.CELL_PREFIX) and any(line.startswith(f"class {kind.__name__}") for line in entry[2]):  # type: ignore[misc]
+        if name.startswith(unwind.CELL_PREFIXES) and any(line.startswith(f"class {kind.__name__}") for line in entry[2]):  # type: ignore[misc]
             return name
     return None
 

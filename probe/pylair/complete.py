@@ -69,15 +69,16 @@ class _Defined(NamedTuple):
     parameters: list[str]
 
 
-def complete(code: str, cursor: int, namespace: dict[str, Any], may_fork: bool = True) -> dict[str, Any]:
-    """`{"start", "end", "matches": [{"text", "kind"}]}`: each text could stand in place of the characters from `start` to `end`."""
+def complete(code: str, cursor: int, namespace: dict[str, Any], may_fork: bool = True, may_read: bool = True) -> dict[str, Any]:
+    """`{"start", "end", "matches": [{"text", "kind"}]}`: each text could stand in place of the characters from `start` to `end`.
+    Tables are asked for their columns if a copy may be forked, directories and files are looked into if they may be read."""
     cursor = max(0, min(cursor, len(code)))
     before = code[:cursor]
     skipped = 0
     if len(before) > _MAX_SCANNED_CHARS:
         skipped = before.find("\n", len(before) - _MAX_SCANNED_CHARS) + 1
         before = before[skipped:]
-    start, matches = _Completion(before, namespace, may_fork).find()
+    start, matches = _Completion(before, namespace, may_fork, may_read).find()
     prefix = before[start:]
     ordered = _order(matches, prefix)
     answer: dict[str, Any] = {
@@ -161,10 +162,11 @@ def _string_end(code: str, at: int, opening: str) -> int | None:
 
 
 class _Completion:
-    def __init__(self, code: str, namespace: dict[str, Any], may_fork: bool) -> None:
+    def __init__(self, code: str, namespace: dict[str, Any], may_fork: bool, may_read: bool) -> None:
         self.code = code
         self.namespace = namespace
         self.may_fork = may_fork
+        self.may_read = may_read
         self.tokens, self.inside = scan(code)
         self.known: dict[str, Any] = {}
 
@@ -451,7 +453,7 @@ class _Completion:
         if "f" in prefix or "t" in prefix:
             brace = _open_brace(content)
             if brace is not None:
-                inner = _Completion(content[brace:], self.namespace, self.may_fork)
+                inner = _Completion(content[brace:], self.namespace, self.may_fork, self.may_read)
                 inner.known.update(self._known())
                 start, matches = inner.find()
                 return start + string.end + brace, matches
@@ -459,7 +461,7 @@ class _Completion:
         if keys is not None:
             texts = [_inside_quotes(key, quote, "r" in prefix) for key in keys if type(key) is (bytes if "b" in prefix else str)]
             return string.end, [Match(text, "key") for text in texts]
-        if len(quote) == 3 or "\n" in content or len(content) > 4096 or not self.may_fork:
+        if len(quote) == 3 or "\n" in content or len(content) > 4096 or not self.may_read:
             return end, ()
         start = string.end + content.rfind("/") + 1
         return start, _files(content, self.code[start:])
@@ -558,7 +560,7 @@ class _Completion:
         found: list[Match] = []
         if module is not None:
             found += _matches(self._attributes_of_module(module), "name")
-        elif self.may_fork:
+        elif self.may_read:
             found += _matches(_names_in_file(name), "name")
         return found + _matches(self._modules(name), "module")
 
@@ -575,7 +577,7 @@ class _Completion:
         found = dict.fromkeys(name for name in names if name and "." not in name and name != "_pylair")
         if not parent:
             found.update(dict.fromkeys(sys.builtin_module_names))
-        if self.may_fork:
+        if self.may_read:
             for directory in _search_path(parent):
                 found.update(dict.fromkeys(_modules_in(directory)))
         return found

@@ -20,8 +20,6 @@ from . import errors, rich, unwind, wire
 from .output import Output, wait_until_read
 
 MAX_DISPLAYS = 20
-MAX_PART_BYTES = 32 << 20
-MAX_FRAME_BYTES = 48 << 20
 _MAX_NOTES = 20
 # A daemon that does not get to run for a while may cost the order of what is shown, not more time.
 _DRAIN_LIMIT_SECONDS = 0.02
@@ -153,7 +151,7 @@ class Displays:
     def _send(self, title: str, parts: list[rich.Part]) -> None:
         if self._is_full():
             return
-        parts = self._bounded(parts)
+        parts = rich.bounded(parts, self._notes)
         if not parts:
             return
         self._sent += 1
@@ -162,30 +160,13 @@ class Displays:
         else:
             self._waiting.append((title, parts))
 
-    def _bounded(self, parts: list[rich.Part]) -> list[rich.Part]:
-        kept: list[rich.Part] = []
-        size = 0
-        for part in parts:
-            if len(part.data) > MAX_PART_BYTES or size + len(part.data) > MAX_FRAME_BYTES:
-                self._notes.append(f"{errors.a(part.mime)} form of {len(part.data) >> 20} MB is too large to be shown and was left out")
-                continue
-            size += len(part.data)
-            kept.append(part)
-        return kept
-
     def _write(self, title: str, parts: list[rich.Part]) -> None:
         request = self.request
         if request is None:
             return
         if unwind.forced:
             raise KeyboardInterrupt
-        header: dict[str, Any] = {"ch": request.get("ch", 1), "id": request.get("id", 0), "ev": "display"}
-        if title:
-            header["title"] = title
-        header["parts"] = [
-            {"mime": part.mime, "bytes": len(part.data), "inline": True} if part.inline else {"mime": part.mime, "bytes": len(part.data)}
-            for part in parts
-        ]
+        header = {"ch": request.get("ch", 1), "id": request.get("id", 0), **rich.header(title, parts)}
         frame = wire.encode_frame(header, b"".join(part.data for part in parts))
         self._output.flush()
         # The daemon reads three pipes; it can only know the order if there is something in one of them at a time.

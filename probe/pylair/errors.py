@@ -105,7 +105,7 @@ def _passed_a_cell(error: BaseException, cell: str) -> bool:
 
 
 def _is_cell(filename: str, cell: str) -> bool:
-    return filename == cell or filename.startswith(unwind.CELL_PREFIX)
+    return filename == cell or filename.startswith(unwind.CELL_PREFIXES)
 
 
 def _render(error: BaseException, cell: str) -> str:
@@ -143,3 +143,8 @@ def represent(value: Any) -> str:
         if unwind.raised and isinstance(problem, KeyboardInterrupt):
             raise
         return f"<{type_name(type(value))} object; its repr failed: {type_name(type(problem))}: {cut(message(problem), 1000)}>"
+
+
+def exit_code(error: SystemExit) -> str:
+    """What `sys.exit` was called with."""
+    return "" if error.code is None else cut(represent(error.code), 200)

@@ -1,7 +1,8 @@
 """`inspect`: what a value is, without running any of the program's code; and the one door to all requests that look.
 
-Called by the worker between cells and by the side door in the middle of one (peek.py). What only the program's own code can tell, a
-`__repr__` or the shape of a DataFrame, is asked in a throw-away where that is allowed, in one for the whole request.
+Called by the worker between cells, by the side door in the middle of one (peek.py), and in an app (calls.py). What only the program's own
+code can tell, a `__repr__` or the shape of a DataFrame, is asked as the `Policy` of the caller says: in a throw-away, one for the whole
+request; right here; or not at all.
 
 The answer of `inspect` with a path. Keys without a value are left out:
 
@@ -9,7 +10,7 @@ The answer of `inspect` with a path. Keys without a value are left out:
      "preview": text, always there; of containers only `max_items` items, "preview_error": why it is not all that `repr` would say,
      "length": 3, "shape": [2, 3], "dtype": "float64", "bytes": 48,
      "signature": "(a, b=1)", "doc": text, "file": "/…/a.py" or "<cell 3>", "line": 4, "bases": ["Shape"],
-     "properties": [name],
+     "properties": [name], which are not run; where the program's code is, they are among the attributes, "computed": true,
      "items": [the first and the last, each
                {"key": text of a dict's key, or an index, absent in sets, "type", "preview", "preview_error", "length", "shape", "dtype",
                 "bytes", "cycle": true for a value that is one of those around it,
@@ -38,7 +39,7 @@ import collections
 import sys
 import types
 from itertools import islice
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, NamedTuple
 
 from . import complete, errors, paths, preview, signature, source, throwaway, wire
 from .paths import MISSING, Refused
@@ -57,23 +58,45 @@ _MAX_JOBS = 200
 _MAX_FULL_ITEMS = 300_000
 _MAX_TABLE_CELLS = 10_000
 
-_NOT_NOW = "it needs the program's own code, which is not run while a cell runs"
+
+class Policy(NamedTuple):
+    """What may be done about a value that only the program's own code can tell more about."""
+
+    # Asked in a copy of the process.
+    fork: bool
+    # Asked right here.
+    run: bool
+    # The answer must not take long.
+    quick: bool
+    # What is said when it is not asked.
+    why_not: str
 
 
-def answer(request: dict[str, Any], blob: bytes, namespace: dict[str, Any], cells: Any = (), code: bool = True) -> dict[str, Any]:
-    """The answer to a request that looks. `cells` are the names and sources of cells, oldest first, or a function that gives them;
-    without `code` nothing is forked and nothing but our own code runs."""
+BETWEEN_CELLS = Policy(fork=True, run=False, quick=False, why_not="")
+IN_A_CELL = Policy(fork=False, run=False, quick=True, why_not="it needs the program's own code, which is not run while a cell runs")
+IN_AN_APP = Policy(fork=False, run=False, quick=False, why_not="it needs the app's own code, which is only run when that is asked for")
+# What the program's code may raise where that is its own affair. An interrupt is ours.
+_ANYTHING = (Exception, SystemExit, GeneratorExit)
+
+_RUNNING = Policy(fork=False, run=True, quick=False, why_not="")
+
+
+def answer(
+    request: dict[str, Any], blob: bytes, namespace: dict[str, Any], cells: Any = (), policy: Policy = BETWEEN_CELLS
+) -> dict[str, Any]:
+    """The answer to a request that looks. `cells` are the names and sources of cells, oldest first, or a function that gives them."""
     operation = request.get("op")
     if operation == "inspect":
-        return inspect(request, namespace, code)
+        return inspect(request, namespace, policy)
     if operation == "source":
-        return source.read(_text(request, "path"), namespace, cells() if callable(cells) else cells, quick=not code)
+        return source.read(_text(request, "path"), namespace, cells() if callable(cells) else cells, quick=policy.quick)
     if operation == "complete":
         try:
             text = blob.decode("utf-8") if blob else request.get("code") or ""
         except UnicodeDecodeError as error:
             raise Refused("bad_request", f"the code is not UTF-8: {error}") from None
-        return complete.complete(text, _number(request, "cursor", len(text), len(text)), namespace, code)
+        cursor = _number(request, "cursor", len(text), len(text))
+        return complete.complete(text, cursor, namespace, may_fork=policy.fork, may_read=not policy.quick)
     if operation == "ping":
         return {"threads": 1 + _thread._count()}
     raise Refused("unknown_operation", f"this probe does not know the operation {operation!r}")
@@ -110,16 +133,16 @@ def _text(request: dict[str, Any], name: str) -> str:
     return value
 
 
-def inspect(request: dict[str, Any], namespace: dict[str, Any], code: bool = True) -> dict[str, Any]:
+def inspect(request: dict[str, Any], namespace: dict[str, Any], policy: Policy = BETWEEN_CELLS) -> dict[str, Any]:
     """What is at the path, or the variables. See the top of this file."""
-    inspector = _Inspector(request, code)
+    inspector = _Inspector(request, policy)
     if request.get("path") is None:
         return inspector.variables(namespace)
     path = paths.parse(_text(request, "path"))
     try:
-        value = paths.walk(path, namespace)
+        value = _walk_running(path, namespace, everything=True) if policy.run else paths.walk(path, namespace)
     except paths.NeedsCode as needed:
-        if not code or paths.library(needed.owner) is None:
+        if not policy.fork or paths.library(needed.owner) is None:
             raise
         return _in_throwaway(path, namespace, request, needed)
     return inspector.top(path.text, value)
@@ -130,7 +153,7 @@ def _in_throwaway(path: paths.Path, namespace: dict[str, Any], request: dict[str
 
     def look() -> dict[str, Any]:
         try:
-            return {"answer": _Inspector(request, code=True, run=True).top(path.text, _walk_running(path, namespace))}
+            return {"answer": _Inspector(request, _RUNNING).top(path.text, _walk_running(path, namespace))}
         except Refused as refused:
             return {"kind": refused.kind, "message": refused.message, "hint": refused.hint}
 
@@ -142,15 +165,21 @@ def _in_throwaway(path: paths.Path, namespace: dict[str, Any], request: dict[str
     raise Refused(**outcome.value)
 
 
-def _walk_running(path: paths.Path, namespace: dict[str, Any]) -> Any:
-    """As `paths.walk`, in a throw-away: classes of libraries are asked for their attributes and items."""
+def run_here(request: dict[str, Any], namespace: dict[str, Any]) -> dict[str, Any]:
+    """`inspect` in which all that needs the program's code is asked in this process: properties, items, reprs. They may do anything but
+    raise; what they raise is told."""
+    return inspect(request, namespace, _RUNNING)
+
+
+def _walk_running(path: paths.Path, namespace: dict[str, Any], everything: bool = False) -> Any:
+    """As `paths.walk`, but classes of libraries, or all, are asked for their attributes and items."""
     value: Any = None
     at = ""
     for step in path.steps:
         try:
             value, at = paths.take_step(value, step, namespace, at)
         except paths.NeedsCode as needed:
-            if paths.library(needed.owner) is None:
+            if paths.library(needed.owner) is None and not everything:
                 raise
             value = _run_step(value, step, namespace, at)
             at += step.text if step.kind == "attribute" else f"[{step.text}]"
@@ -161,7 +190,9 @@ def _run_step(value: Any, step: paths.Step, namespace: dict[str, Any], at: str) 
     key = step.value if step.kind == "attribute" else paths.resolve(step.value, namespace)
     try:
         return getattr(value, key) if step.kind == "attribute" else value[key]
-    except (AttributeError, LookupError) as error:
+    except _ANYTHING as error:
+        if paths.library(type(value)) is None or not isinstance(error, (AttributeError, LookupError)):
+            raise _raised(step, at, error) from None
         known = [str(name) for name in islice(getattr(value, "columns", ()), MAX_ITEMS)]
         hint = paths.did_you_mean(str(key), known) or paths.listed("the columns are", known)
         kind = "no_such_attribute" if step.kind == "attribute" else "no_such_item"
@@ -169,10 +200,19 @@ def _run_step(value: Any, step: paths.Step, namespace: dict[str, Any], at: str) 
         raise Refused(kind, f"{at}, {errors.a(paths.type_name(type(value)))}, has no {step.kind} {key!r}: {said}", hint) from None
 
 
+def _raised(step: paths.Step, at: str, error: BaseException) -> Refused:
+    where = at + step.text if step.kind == "attribute" else f"{at}[{step.text}]"
+    return Refused("raised", f"{where} raised {_said(error)}")
+
+
+def _said(error: BaseException) -> str:
+    return errors.cut(f"{errors.type_name(type(error))}: {errors.message(error)}", 500)
+
+
 class _Inspector:
     """One request: its bounds, what it has used of them, and what is left to be asked in the throw-away."""
 
-    def __init__(self, request: dict[str, Any], code: bool, run: bool = False) -> None:
+    def __init__(self, request: dict[str, Any], policy: Policy) -> None:
         self.depth = _number(request, "depth", 1, MAX_DEPTH)
         self.max_items = _number(request, "max_items", 20, MAX_ITEMS)
         self.max_variables = _number(request, "max_items", _MAX_VARIABLES, MAX_ITEMS)
@@ -180,8 +220,8 @@ class _Inspector:
         self.offset = _number(request, "offset", 0, sys.maxsize)
         self.preview_items = self.max_items
         self.full = request.get("full") is True
-        self.code = code
-        self.run = run
+        self.policy = policy
+        self.run = policy.run
         self.nodes = MAX_NODES
         self.above: list[Any] = []
         self.jobs: list[tuple[dict[str, Any], throwaway.Job]] = []
@@ -194,9 +234,12 @@ class _Inspector:
             self._page(node, value)
             return node
         self._describe(node, value, self.depth, self.max_chars)
-        names = [name for name in paths.properties(type(value)) if not name.startswith("_")]
+        names = [name for name in paths.properties(type(value)) if not name.startswith("_")][:_MAX_NAMES]
         if names and node["kind"] == "value":
-            node["properties"] = names[:_MAX_NAMES]
+            if self.run and self.depth and paths.library(type(value)) is None:
+                self._compute(node, value, names)
+            else:
+                node["properties"] = names
         self._ask()
         return node
 
@@ -246,18 +289,40 @@ class _Inspector:
     def _render(self, node: dict[str, Any], value: Any, chars: int) -> preview.Rendered:
         try:
             rendered = preview.render(value, chars, run=self.run, most=self.preview_items)
-        except Exception as error:
+        except _ANYTHING as error:
             # One strange value must not cost the answer about the others.
-            node["preview_error"] = f"{errors.type_name(type(error))}: {errors.message(error)}"
+            node["preview_error"] = _said(error)
             rendered = preview.Rendered(f"<{paths.type_name(type(value))} object>", False, False)
         node["preview"] = rendered.text
         return rendered
 
+    def _compute(self, node: dict[str, Any], value: Any, names: list[str]) -> None:
+        """Runs the properties of the value and adds them to its attributes."""
+        known = set(paths.plain_names(paths.instance_dict(value) or {}))
+        listed = node.setdefault("attributes", [])
+        self.above.append(value)
+        for name in names:
+            if name in known:
+                # A cached property that was run before.
+                continue
+            try:
+                found = self._list("name", [(name, getattr(value, name))], self.depth)
+            except _ANYTHING as error:
+                found = [{"name": name, "type": "property", "preview": "<property>", "preview_error": _said(error)}]
+            for part in found:
+                part["computed"] = True
+                node["total_attributes"] = node.get("total_attributes", 0) + 1
+            listed += found
+        self.above.pop()
+
     def _later(self, node: dict[str, Any], job: throwaway.Job) -> None:
         if self.run:
-            node.update(job())
-        elif not self.code:
-            node["preview_error"] = _NOT_NOW
+            try:
+                node.update(job())
+            except _ANYTHING as error:
+                node["preview_error"] = _said(error)
+        elif not self.policy.fork:
+            node["preview_error"] = self.policy.why_not
         elif len(self.jobs) >= _MAX_JOBS:
             node["preview_error"] = "more previews than are made for one request need the program's own code"
         else:
@@ -348,7 +413,7 @@ class _Inspector:
         if self.offset and self.offset >= len(text):
             said = f"the text has {errors.count(len(text), 'character')}"
             if cut:
-                now = "" if self.code or total is not None else " while a cell runs"
+                now = " while a cell runs" if self.policy.quick and total is None else ""
                 said = f"only the first {len(text)} characters of the text are shown{now}"
             raise Refused("bad_request", f"offset {self.offset} is past the end: {said}", "begin with offset 0 and go on with next_offset")
         end = min(self.offset + self.max_chars, len(text))
@@ -367,16 +432,19 @@ class _Inspector:
         if issubclass(type(value), str):
             return str.__getitem__(value, slice(0, MAX_FULL_CHARS)), str.__len__(value) > MAX_FULL_CHARS, None
         if paths.is_numpy_array_class(type(value)) and paths.attribute(paths.attribute(value, "dtype"), "kind") in "biufcSU":
-            return (*_whole_array(value, _MAX_FULL_ITEMS if self.code else 5000), None)
-        limit = MAX_FULL_CHARS if self.code else 50_000
-        rendered = preview.render(value, limit, limit, self.run)
-        if not rendered.needs_code:
-            return rendered.text, rendered.cut, None
-        if not self.code:
-            return rendered.text, rendered.cut, _NOT_NOW
+            return (*_whole_array(value, 5000 if self.policy.quick else _MAX_FULL_ITEMS), None)
+        limit = 50_000 if self.policy.quick else MAX_FULL_CHARS
+        problem = None
         if self.run:
-            text, cut = _whole_running(value)
-            return text, cut, None
+            try:
+                return (*_whole_running(value), None)
+            except _ANYTHING as error:
+                problem = _said(error)
+        rendered = preview.render(value, limit, limit)
+        if not rendered.needs_code or problem is not None:
+            return rendered.text, rendered.cut, problem
+        if not self.policy.fork:
+            return rendered.text, rendered.cut, self.policy.why_not
         outcome = throwaway.run([lambda: _whole_running(value)])[0]
         if outcome.error is not None:
             return rendered.text, rendered.cut, outcome.error

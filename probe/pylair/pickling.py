@@ -22,7 +22,7 @@ import types
 from typing import Any, ClassVar, Iterable
 
 from . import classes
-from .execute import FUTURES
+from .cell import FUTURES
 from .lost import Lost, lost, lost_in
 
 PROTOCOL = 5

@@ -14,6 +14,8 @@ from typing import Any, Callable, List, NamedTuple
 from . import errors, images, tables, unwind
 
 MAX_PARTS = 16
+MAX_PART_BYTES = 32 << 20
+MAX_FRAME_BYTES = 48 << 20
 MAX_MIME_CHARS = 100
 MAX_TEXT_CHARS = 32 << 10
 _MAX_PROBLEM_CHARS = 300
@@ -116,6 +118,29 @@ def parts(bundle: dict[str, Any], title: str, notes: Notes) -> list[Part]:
         elif data:
             found.append(Part(mime, data))
     return _with_inline(found, notes)
+
+
+def bounded(parts: list[Part], notes: Notes) -> list[Part]:
+    """Those that fit into a frame."""
+    kept: list[Part] = []
+    size = 0
+    for part in parts:
+        if len(part.data) > MAX_PART_BYTES or size + len(part.data) > MAX_FRAME_BYTES:
+            notes.append(f"{errors.a(part.mime)} form of {len(part.data) >> 20} MB is too large to be shown and was left out")
+            continue
+        size += len(part.data)
+        kept.append(part)
+    return kept
+
+
+def header(title: str, parts: list[Part]) -> dict[str, Any]:
+    """The fields of a display frame."""
+    fields: dict[str, Any] = {"ev": "display", "title": title} if title else {"ev": "display"}
+    fields["parts"] = [
+        {"mime": part.mime, "bytes": len(part.data), "inline": True} if part.inline else {"mime": part.mime, "bytes": len(part.data)}
+        for part in parts
+    ]
+    return fields
 
 
 def _with_inline(found: list[Part], notes: Notes) -> list[Part]:

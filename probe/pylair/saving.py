@@ -177,7 +177,7 @@ class _Recorder:
         """The sources of cells that stored code came from: for another version of Python, and for tracebacks."""
         found = {}
         for name in sorted(self._reducer.files):
-            if name.startswith(unwind.CELL_PREFIX) and name in linecache.cache:
+            if name.startswith(unwind.CELL_PREFIXES) and name in linecache.cache:
                 found[name] = "".join(linecache.getlines(name))[:-1]
         return found
 

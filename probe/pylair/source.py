@@ -15,14 +15,13 @@ import sys
 import types
 from typing import Any, Iterable, NamedTuple
 
-from . import errors, paths
+from . import errors, paths, unwind
 from .paths import MISSING, Refused
 
 MAX_SOURCE_CHARS = 512 << 10
 _MAX_FILE_BYTES = 8 << 20
 _MAX_QUICK_CHARS = 100_000
 _HEAP_TYPE = 1 << 9
-_CELL = "<cell "
 _MAX_UNWRAPPED = 20
 _CODING = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 
@@ -223,7 +222,7 @@ def _functions_of(cls: type) -> list[types.CodeType]:
         if type(function) is types.FunctionType and function.__qualname__.startswith(name + "."):
             codes.append(function.__code__)
     # What a decorator such as dataclass made has no file.
-    return [code for code in codes if not code.co_filename.startswith("<") or code.co_filename.startswith(_CELL)]
+    return [code for code in codes if not code.co_filename.startswith("<") or code.co_filename.startswith(unwind.CELL_PREFIXES)]
 
 
 def _candidates(cls: type, codes: list[types.CodeType], sources: dict[str, str]) -> Iterable[Text]:

@@ -16,8 +16,8 @@ from types import CodeType, FrameType
 from typing import Any, Callable
 
 FORCE_SIGNAL = signal.SIGRTMIN + 1
-CELL_PREFIX = "<cell "
-OUR_PREFIX = "<pylair/"
+# What is executed in a session, and in an app.
+CELL_PREFIXES = ("<cell ", "<call ")
 _TOOL_ID = 4
 
 Act = Callable[[], None]
@@ -38,6 +38,10 @@ _async_raise: Any = None
 _dump_fd = -1
 
 
+# How the file names of the probe's own code begin: "<pylair/", or a directory where it is installed as a package.
+OUR_PREFIX = (lambda: None).__code__.co_filename.rpartition("/")[0] + "/"
+
+
 def stand_for_cell(function: Any, interrupt: Act | None = None, force: Act | None = None) -> Any:
     """Marks a function so that a signal that arrives below it counts as arriving in the cell."""
     _stand_ins[function.__code__] = interrupt, force
@@ -48,7 +52,7 @@ def _cell_code(frame: FrameType | None) -> CodeType | None:
     """The innermost code on the stack that is a cell's or stands for it."""
     while frame is not None:
         code = frame.f_code
-        if code.co_filename.startswith(CELL_PREFIX) or code in _stand_ins:
+        if code.co_filename.startswith(CELL_PREFIXES) or code in _stand_ins:
             return code
         frame = frame.f_back
     return None

@@ -169,7 +169,7 @@ class Worker:
 
     def _peek(self, request: dict[str, Any]) -> dict[str, Any]:
         """The answer to a request that looks, in the middle of a cell."""
-        return look.answer(request, b"", self.cells.namespace, self.cells.sources, code=False)
+        return look.answer(request, b"", self.cells.namespace, self.cells.sources, look.IN_A_CELL)
 
     def _answer(self, request: dict[str, Any]) -> Any:
         """The fields of a done frame for everything but cells; None in a copy that has just become the worker."""

@@ -1,0 +1,372 @@
+"""Answers what a probe in an app is asked. Runs in the app; called by serving.py, on a short-lived thread of each call's own.
+
+Code is run where place.py says, with what it prints caught by streams.py. Looking runs nothing of the app's and forks nothing: what would
+need the app's code is only named, unless the caller asks for it to be run and the app lets it. Nothing that a call does comes out of here
+but its answer.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, Dict, Tuple
+
+from . import place
+from .paths import Refused
+from .scratch import Scratch, Scratches
+from .streams import Capture, Streams
+
+MAX_SOURCE_CHARS_KEPT = 4 << 20
+MAX_PICTURE_BYTES = 16 << 20
+_MAX_CLIENT_CHARS = 100
+_MAX_NOTES = 20
+_MAX_TEXT_CHARS = 100 << 20
+
+Send = Callable[[Dict[str, Any], bytes], None]
+Answer = Tuple[Dict[str, Any], bytes]
+
+
+class Calls:
+    """`app` has `registered`, `readonly`, `allow_code`, `invoker`, `loop`, `screenshot_fn` and `winshot_fn`, which may change."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._scratches = Scratches(app)
+        self._streams = Streams()
+        self._sources: Any = None
+        self._logs: Any = None
+        self._count = 0
+        # What runs now, with the request that asked for it.
+        self._running: dict[int, tuple[dict[str, Any], place.Work]] = {}
+
+    def start(self) -> None:
+        """Begins to keep log records. `logging` is imported for it: a record that was not caught when it was made is lost, and nearly every
+        app imports it sooner or later."""
+        from .logs import Logs
+
+        self._logs = self._logs or Logs()
+        self._logs.install()
+
+    def stop(self) -> None:
+        """Leaves nothing behind. Calls that run go on; nobody gets their answers."""
+        for _, work in list(self._running.values()):
+            work.capture.open = False
+            work.give_up("the probe has left the app")
+        self._streams.restore()
+        self._scratches.forget()
+        if self._sources is not None:
+            self._sources.forget()
+        if self._logs is not None:
+            self._logs.remove()
+
+    def forked(self) -> None:
+        """In a child process: what ran in the parent's other threads does not run here."""
+        for _, work in list(self._running.values()):
+            work.capture.open = False
+        self._running = {}
+        self._streams.forked()
+        self._scratches.forked()
+        if self._logs is not None:
+            self._logs.forked()
+
+    def quick(self, request: dict[str, Any], blob: bytes) -> Answer | None:
+        """The answer to a request that takes no time and runs nothing of the app's, on the I/O thread; None: ask `answer`."""
+        operation = request.get("op")
+        if operation == "interrupt":
+            return self._safely(request, lambda: (self._interrupt(request), b""))
+        if operation == "logs" and not request.get("wait_s"):
+            return self._safely(request, lambda: self._read_logs(request))
+        return None
+
+    def answer(self, request: dict[str, Any], blob: bytes, send: Send) -> Answer:
+        """The fields of a done frame, and its blob. `send` sends an event of this request before it. Never raises."""
+        acts: dict[str, Callable[[], Answer]] = {
+            "execute": lambda: self._execute(request, blob, send),
+            "inspect": lambda: self._look(request, blob, send),
+            "source": lambda: self._look(request, blob, send),
+            "complete": lambda: self._look(request, blob, send),
+            "logs": lambda: self._read_logs(request),
+            "screenshot": lambda: self._screenshot(request, blob, send),
+            "stacks": lambda: self._stacks(request),
+            "interrupt": lambda: (self._interrupt(request), b""),
+        }
+        operation = request.get("op")
+        act = acts.get(operation) if type(operation) is str else None
+        if act is None:
+            return {"refused": f"this probe does not know the operation {str(operation)[:100]!r}", "kind": "unknown_operation"}, b""
+        return self._safely(request, act)
+
+    def _safely(self, request: dict[str, Any], act: Callable[[], Answer]) -> Answer:
+        try:
+            return act()
+        except BaseException as error:
+            try:
+                from . import look
+
+                return look.refusal(error, request.get("op")), b""
+            except BaseException:
+                return {"refused": f"{request.get('op')} failed, and so did saying why", "kind": "failed"}, b""
+
+    # Running code.
+
+    def _execute(self, request: dict[str, Any], blob: bytes, send: Send) -> Answer:
+        from . import cell, errors, paths
+
+        if self._app.readonly:
+            raise _readonly("runs no code")
+        client = _client(request)
+        max_chars = _whole_number(request, "max_chars", cell.MAX_RESULT_CHARS)
+        if "path" in request:
+            paths.check(_text(request, "path"))
+        try:
+            source = cell.text(blob)
+        except UnicodeDecodeError as error:
+            raise Refused("bad_request", f"the source is not UTF-8: {error}") from None
+        name = self._name(request, client)
+        if self._sources is None:
+            self._sources = cell.Sources(MAX_SOURCE_CHARS_KEPT)
+        self._sources.add(name, source)
+        scratch = self._scratches.of(client)
+        capture = Capture(send)
+        before = cell.Names(scratch.namespace)
+        self._streams.enter()
+        started = time.perf_counter_ns()
+        run = _Run(scratch, capture, send, name, source, max_chars)
+        try:
+            work = run.compile()
+            if work.error is None:
+                self._run(request, work)
+        finally:
+            duration = time.perf_counter_ns() - started
+            try:
+                capture.close()
+            finally:
+                self._streams.leave()
+        if isinstance(work.error, Refused):
+            raise work.error
+        done: dict[str, Any] = {"outcome": "ok", "result": work.result if work.error is None else None}
+        notes = run.notes
+        if work.error is not None:
+            self._sources.put_back()
+            run.failed(done, work)
+        before.changes(cell.Names(scratch.namespace), done)
+        done["duration_us"] = duration // 1000
+        done["cpu_us"] = run.cpu_ns // 1000
+        done["ran_on"] = work.ran_on
+        note = place.needs_note(self._app)
+        if note is not None and note not in scratch.told:
+            scratch.told.add(note)
+            notes.append(note)
+        notes += [note for note in work.notes if note not in notes]
+        if notes:
+            done["notes"] = [errors.cut(str(note), 2000) for note in notes[:_MAX_NOTES]]
+        return done, cell.place_result(done, min(max_chars, cell.MAX_RESULT_CHARS))
+
+    def _name(self, request: dict[str, Any], client: str) -> str:
+        number = request.get("cell")
+        if number is None:
+            self._count += 1
+            number = self._count
+        if type(number) is not int:
+            raise Refused("bad_request", "cell must be a whole number")
+        return f"<call {number} {client}>" if client else f"<call {number}>"
+
+    def _run(self, request: dict[str, Any], work: place.Work) -> None:
+        key = id(work)
+        self._running[key] = request, work
+        try:
+            place.run(self._app, work)
+        finally:
+            self._running.pop(key, None)
+
+    def _run_quietly(self, request: dict[str, Any], send: Send, act: Callable[[], Any]) -> Any:
+        """Runs something of the app's where its calls run. What it prints is the app's own affair."""
+        capture = Capture(send)
+        capture.open = False
+        work = place.Work(capture, act)
+        self._run(request, work)
+        if work.error is None:
+            return work.result
+        error, work.error = work.error, None
+        raise error
+
+    def _interrupt(self, request: dict[str, Any]) -> dict[str, Any]:
+        number = request.get("call")
+        if type(number) is not int:
+            raise Refused("bad_request", "call must be the number of a call")
+        found = [work for asked, work in list(self._running.values()) if asked.get("call", asked.get("id")) == number]
+        if not found:
+            raise Refused("no_such_call", f"no call {number} is running", "status lists what runs")
+        why_not = found[-1].interrupt()
+        if why_not is not None:
+            raise Refused("not_interruptible", f"call {number} cannot be interrupted: {why_not}")
+        return {"ok": True}
+
+    # Looking.
+
+    def _look(self, request: dict[str, Any], blob: bytes, send: Send) -> Answer:
+        from . import look, wire
+
+        names = self._scratches.names(_client(request))
+        run = request.get("run")
+        if run is not None and type(run) is not bool:
+            raise Refused("bad_request", "run must be true or false")
+        if run and request["op"] == "inspect":
+            if self._app.readonly and not self._app.allow_code:
+                raise _readonly("runs no property and no __repr__")
+            found = self._run_quietly(request, send, lambda: look.run_here(request, names))
+        else:
+            sources = self._sources.all if self._sources is not None else ()
+            found = look.answer(request, blob, names, sources, look.IN_AN_APP)
+        return {}, wire.encode(found)
+
+    def _read_logs(self, request: dict[str, Any]) -> Answer:
+        from . import wire
+
+        if self._logs is None:
+            raise Refused("failed", "no log records are kept: the probe was not started")
+        return {}, wire.dumps(self._logs.read(request))
+
+    def _stacks(self, request: dict[str, Any]) -> Answer:
+        from . import tasks, wire
+
+        wanted = request.get("locals", True)
+        if type(wanted) is not bool:
+            raise Refused("bad_request", "locals must be true or false")
+        return {}, wire.dumps(tasks.stacks(wanted, getattr(self._app, "loop", None)))
+
+    def _screenshot(self, request: dict[str, Any], blob: bytes, send: Send) -> Answer:
+        from . import pictures
+
+        code = None
+        if blob:
+            if self._app.readonly:
+                raise _readonly("runs no code")
+            try:
+                code = blob.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise Refused("bad_request", f"the code is not UTF-8: {error}") from None
+        act = pictures.taker(self._app, code)
+        try:
+            picture = self._run_quietly(request, send, act)
+        except Refused:
+            raise
+        except BaseException as error:
+            raise pictures.failed(error, code) from None
+        return pictures.checked(picture, code)
+
+
+class _Run:
+    """One piece of code on its way through."""
+
+    def __init__(self, scratch: Scratch, capture: Capture, send: Send, name: str, source: str, max_chars: int) -> None:
+        self.scratch = scratch
+        self.capture = capture
+        self.name = name
+        self.source = source
+        self.max_chars = max_chars
+        self.notes: list[str] = []
+        self.cpu_ns = 0
+        self._send = send
+
+    def compile(self) -> place.Work:
+        from . import cell
+        from .streams import captured
+
+        work = place.Work(self.capture, None)
+        flags = self.scratch.flags if self.scratch.flags is not None else cell.AWAIT
+        try:
+            # The compiler may warn, and that is for the caller to see.
+            with captured(self.capture):
+                self._body, self._last, self.scratch.flags = cell.compiled(self.source, self.name, flags)
+        except BaseException as error:
+            work.error = error
+            return work
+        if cell.awaits(self._body) or cell.awaits(self._last):
+            work.coroutine = self._awaiting
+        else:
+            work.sync = self._plainly
+        return work
+
+    def _plainly(self) -> str | None:
+        started = time.thread_time_ns()
+        try:
+            namespace = self.scratch.namespace
+            if self._body is not None:
+                eval(self._body, namespace)
+            return None if self._last is None else self._text(eval(self._last, namespace))
+        finally:
+            self.cpu_ns = time.thread_time_ns() - started
+
+    async def _awaiting(self) -> str | None:
+        from . import cell
+
+        namespace = self.scratch.namespace
+        if self._body is not None:
+            value = eval(self._body, namespace)
+            if cell.awaits(self._body):
+                await value
+        if self._last is None:
+            return None
+        value = eval(self._last, namespace)
+        return self._text(await value if cell.awaits(self._last) else value)
+
+    def _text(self, value: Any) -> str | None:
+        """The text of the result, made where the code ran. Its rich forms are sent at once."""
+        if value is None:
+            return None
+        from . import results
+
+        return results.show(value, self.max_chars, self.notes, self._show)
+
+    def _show(self, header: dict[str, Any], blob: bytes) -> None:
+        self.capture.flush()
+        self._send(header, blob)
+
+    def failed(self, done: dict[str, Any], work: place.Work) -> None:
+        from . import errors, magics
+
+        error, work.error = work.error, None
+        assert error is not None
+        done["outcome"] = "raised"
+        if isinstance(error, SyntaxError) and error.filename == self.name:
+            hint = magics.hint(self.source, error.lineno)
+            if hint is not None:
+                self.notes.append(hint)
+        if isinstance(error, SystemExit):
+            self.notes.append(f"the code called sys.exit({errors.exit_code(error)}); the app goes on")
+            if error.code is None or (isinstance(error.code, int) and error.code == 0):
+                done["outcome"] = "ok"
+                done["exited"] = True
+                return
+        if isinstance(error, KeyboardInterrupt) and work.interrupts:
+            done["outcome"] = "interrupted"
+        done["error"] = errors.describe(error, self.name)
+
+
+def _readonly(what: str) -> Refused:
+    return Refused("readonly", f"this app is read-only and {what}", "inspect, source and logs work; the app was started with readonly")
+
+
+def _client(request: dict[str, Any]) -> str:
+    client = request.get("client")
+    if client is None:
+        return ""
+    if type(client) is not str or len(client) > _MAX_CLIENT_CHARS or not client.isprintable() or "<" in client or ">" in client:
+        raise Refused("bad_request", f"client must be a name of at most {_MAX_CLIENT_CHARS} characters")
+    return client
+
+
+def _text(request: dict[str, Any], name: str) -> str:
+    value = request.get(name)
+    if type(value) is not str:
+        raise Refused("bad_request", f"{name} must be a text")
+    return value
+
+
+def _whole_number(request: dict[str, Any], name: str, default: int) -> int:
+    value = request.get(name)
+    if value is None:
+        return default
+    if type(value) is not int or value < 0:
+        raise Refused("bad_request", f"{name} must be a whole number")
+    return value or default

@@ -1,0 +1,394 @@
+"""The log records of an app: the last of them, kept by a record factory that is chained in front of the app's own. Runs in the app.
+
+No level, handler or configuration is touched, so the app logs exactly as before. The factory runs on whatever thread logs, perhaps in a
+signal handler, so it takes no lock. What the app's own code would have to say about an argument is asked when the record is made, where the
+app's handlers ask it too; messages of plain values are put together only when they are read.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from typing import Any, Callable, Iterable, NamedTuple
+
+from . import errors, paths
+from .paths import Refused
+
+RING = 5000
+MAX_LIMIT = 500
+DEFAULT_LIMIT = 200
+MAX_WAIT_SECONDS = 30.0
+MAX_MESSAGE_CHARS = 16 << 10
+_MAX_PLAIN_CHARS = 2000
+_MAX_NAME_CHARS = 200
+_MAX_NOTED = 8
+# A record with a smaller number may still be on its way when a thread was stopped between taking the number and storing it.
+_SETTLED_SECONDS = 0.2
+
+_PLAIN = frozenset((str, int, float, bool, type(None)))
+
+
+class Entry(NamedTuple):
+    """A record. Without `args` the message is whole."""
+
+    id: int
+    ts: float
+    level_number: int
+    level: str
+    logger: str
+    message: str
+    args: Any
+
+    def text(self) -> str:
+        if self.args is None:
+            return self.message
+        try:
+            return _cut(self.message % self.args)
+        except Exception as error:
+            return _cut(f"{self.message!r} % {self.args!r} (which cannot be formatted: {errors.message(error)})")
+
+
+class Logs:
+    """The ring and its readers."""
+
+    def __init__(self) -> None:
+        self._ring: deque[Entry] = deque(maxlen=RING)
+        self._numbers = itertools.count(1)
+        self._factory: _Factory | None = None
+        # Locks of readers that wait, with the least level that each waits for.
+        self._waiting: list[tuple[Any, int]] = []
+        self._removed = False
+
+    def install(self) -> None:
+        """Puts the factory in front, if it is not there. One that the app has set since stays behind it."""
+        self._removed = False
+        current = logging.getLogRecordFactory()
+        if self._factory is not None and current is self._factory:
+            self._factory.active = True
+            return
+        if self._factory is not None:
+            # It may still be somewhere in the chain, and a record shall be caught once.
+            self._factory.active = False
+        if type(current) is _Factory and current.logs is self:
+            self._factory = current
+            current.active = True
+            return
+        self._factory = _Factory(self, current)
+        logging.setLogRecordFactory(self._factory)
+
+    def remove(self) -> None:
+        """Takes the factory away; one that the app has chained to its own since just passes on."""
+        self._removed = True
+        factory, self._factory = self._factory, None
+        if factory is not None:
+            factory.active = False
+            if logging.getLogRecordFactory() is factory:
+                logging.setLogRecordFactory(factory.next)
+        self._ring.clear()
+        for lock, _ in list(self._waiting):
+            _wake(lock)
+
+    def forked(self) -> None:
+        """In a child process: nobody waits here."""
+        self._waiting = []
+
+    def keep(self, record: Any) -> None:
+        """Called with each record that was made. Raises nothing of its own."""
+        fields = record.__dict__
+        message, args = _message(record, fields)
+        level = fields.get("levelno")
+        level = level if type(level) is int else 0
+        self._ring.append(
+            Entry(
+                next(self._numbers), fields.get("created") or time.time(), level, fields.get("levelname"), fields.get("name"), message, args
+            )
+        )
+        if self._waiting:
+            for lock, least in list(self._waiting):
+                if level >= least:
+                    _wake(lock)
+
+    def read(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer to `logs`; see docs/wire.md. Waits only if asked to."""
+        self.install()
+        query = _Query(request)
+        if query.wait_seconds > 0 and query.before is None:
+            self._wait(query)
+        return self._page(query)
+
+    def _wait(self, query: _Query) -> None:
+        """Until there is a record that the query asks for."""
+        deadline = time.monotonic() + query.wait_seconds
+        lock = threading.Lock()
+        lock.acquire()
+        waiter = lock, query.least
+        self._waiting.append(waiter)
+        try:
+            seen = query.after
+            while not self._removed:
+                new = [entry for entry in self._entries() if entry.id > seen]
+                if any(map(query.matches, new)):
+                    return
+                seen = new[-1].id if new else seen
+                left = deadline - time.monotonic()
+                if left <= 0 or not lock.acquire(timeout=left):
+                    return
+        finally:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+
+    def _entries(self) -> list[Entry]:
+        """What is in the ring, in the order of the numbers, up to the first that is not there yet."""
+        while True:
+            try:
+                entries = sorted(self._ring, key=_number_of)
+                break
+            except RuntimeError:
+                # A thread added one meanwhile.
+                continue
+        settled = time.time() - _SETTLED_SECONDS
+        for at in range(len(entries) - 1, 0, -1):
+            if entries[at].ts < settled:
+                break
+            if entries[at].id != entries[at - 1].id + 1:
+                return entries[:at]
+        return entries
+
+    def _page(self, query: _Query) -> dict[str, Any]:
+        entries = self._entries()
+        found = [entry for entry in entries if query.matches(entry)]
+        if query.before is not None:
+            page = [entry for entry in found if entry.id < query.before][-query.limit :]
+        elif query.after > 0:
+            page = [entry for entry in found if entry.id > query.after][: query.limit]
+        else:
+            page = found[-query.limit :]
+        newest = entries[-1].id if entries else 0
+        first, last = (page[0].id, page[-1].id) if page else (None, None)
+        has_older = bool(found) and found[0].id < (first if first is not None else query.before or query.after + 1)
+        has_newer = bool(found) and found[-1].id > (last if last is not None else max(query.after, (query.before or newest + 1) - 1))
+        answer = {
+            "entries": [
+                {"id": entry.id, "ts": entry.ts, "level": _short(entry.level), "logger": _short(entry.logger), "message": entry.text()}
+                for entry in page
+            ],
+            "count": len(page),
+            "first_id": first,
+            "last_id": last,
+            "has_older": has_older,
+            "has_newer": has_newer,
+            "next_before_id": first if has_older else None,
+            # Behind the last one that was looked at, so that a reader who goes on from here looks at nothing twice.
+            "next_after_id": last if has_newer and last is not None else max(newest, query.after),
+            "notes": list(_level_notes(query)),
+        }
+        if query.before is None and entries and 0 < query.after < entries[0].id - 1:
+            lost = entries[0].id - 1 - query.after
+            answer["notes"].append(f"{errors.count(lost, 'record')} after {query.after} are gone: the last {RING} are kept")
+        return answer
+
+
+class _Factory:
+    """In the place of the app's record factory: calls that, and keeps what it made."""
+
+    __slots__ = ("active", "logs", "next")
+
+    def __init__(self, logs: Logs, following: Callable[..., Any]) -> None:
+        self.logs = logs
+        self.next = following
+        self.active = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        record = self.next(*args, **kwargs)
+        # A record without a name is an empty one, to be filled with what came from elsewhere.
+        if self.active and (not args or args[0] is not None):
+            try:
+                self.logs.keep(record)
+            except Exception:
+                pass
+        return record
+
+
+def _number_of(entry: Entry) -> int:
+    return entry.id
+
+
+def _wake(lock: Any) -> None:
+    try:
+        lock.release()
+    except RuntimeError:
+        # It was awake.
+        pass
+
+
+_asking = threading.local()
+
+
+def _message(record: Any, fields: dict[str, Any]) -> tuple[str, Any]:
+    """The message, or its template and plain arguments."""
+    template, args = fields.get("msg"), fields.get("args")
+    behind = ""
+    if fields.get("exc_info") or fields.get("exc_text") or fields.get("stack_info"):
+        behind = _behind(fields)
+    if type(template) is str and type(record) is logging.LogRecord and not behind and len(template) <= _MAX_PLAIN_CHARS:
+        if not args:
+            return template, None
+        if type(args) is tuple and all(map(_is_plain, args)):
+            return template, args
+    if getattr(_asking, "now", False):
+        # An argument logs while it is asked for its text.
+        return _cut(template if type(template) is str else f"<{paths.type_name(type(template))} object>") + behind, None
+    _asking.now = True
+    try:
+        text = record.getMessage()
+        text = text if type(text) is str else str(text)
+    except Exception as error:
+        shown = template if type(template) is str else f"<{paths.type_name(type(template))} object>"
+        text = f"{shown} (its arguments could not be formatted: {errors.type_name(type(error))}: {errors.message(error)})"
+    finally:
+        _asking.now = False
+    return _cut(text) + behind, None
+
+
+def _is_plain(value: Any) -> bool:
+    kind = type(value)
+    if kind is str:
+        return len(value) <= _MAX_PLAIN_CHARS
+    return kind in _PLAIN and (kind is not int or value.bit_length() < _MAX_PLAIN_CHARS)
+
+
+def _behind(fields: dict[str, Any]) -> str:
+    """Traceback and stack, as a formatter puts them behind the message. The record's own cache is left to the app's formatters."""
+    parts = []
+    exception = fields.get("exc_info")
+    if type(exception) is tuple and len(exception) == 3 and exception[1] is not None:
+        import traceback
+
+        try:
+            parts.append("".join(traceback.format_exception(*exception)).rstrip("\n"))
+        except Exception as error:
+            parts.append(f"{errors.type_name(type(exception[1]))} (its traceback could not be rendered: {errors.message(error)})")
+    elif type(fields.get("exc_text")) is str:
+        parts.append(fields["exc_text"])
+    if type(fields.get("stack_info")) is str:
+        parts.append(fields["stack_info"])
+    return "".join("\n" + _cut(part) for part in parts)
+
+
+def _cut(text: str) -> str:
+    return errors.cut(text, MAX_MESSAGE_CHARS)
+
+
+def _short(name: Any) -> str:
+    text = name if type(name) is str else ""
+    return text if len(text) <= _MAX_NAME_CHARS else text[:_MAX_NAME_CHARS] + "…"
+
+
+class _Query:
+    """What a request asks for."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.limit = max(1, min(_number(request, "limit", DEFAULT_LIMIT), MAX_LIMIT))
+        self.after = _number(request, "after_id", 0)
+        self.before = None if request.get("before_id") is None else _number(request, "before_id", 0)
+        wait = request.get("wait_s")
+        if wait is not None and type(wait) is not int and type(wait) is not float:
+            raise Refused("bad_request", "wait_s must be a number of seconds")
+        self.wait_seconds = min(max(float(wait or 0), 0.0), MAX_WAIT_SECONDS)
+        self.logger = request.get("logger")
+        if self.logger is not None and type(self.logger) is not str:
+            raise Refused("bad_request", "logger must be a part of a logger's name")
+        self.level = request.get("level")
+        self.least = _least(self.level)
+
+    def matches(self, entry: Entry) -> bool:
+        return entry.level_number >= self.least and (not self.logger or (type(entry.logger) is str and self.logger in entry.logger))
+
+
+def _number(request: dict[str, Any], name: str, default: int) -> int:
+    value = request.get(name)
+    if value is None:
+        return default
+    if type(value) is not int:
+        raise Refused("bad_request", f"{name} must be a whole number")
+    return max(value, 0)
+
+
+def _least(level: Any) -> int:
+    if level is None:
+        return 0
+    if type(level) is int:
+        return level
+    known = logging._nameToLevel
+    number = known.get(level.upper(), known.get(level)) if type(level) is str else None
+    if type(number) is not int:
+        names = sorted((name for name in list(known) if type(name) is str), key=lambda name: known[name])
+        said = repr(errors.cut(level, 50)) if type(level) is str else "what was given"
+        raise Refused("bad_request", f"there is no log level {said}", f"the levels are {', '.join(names[:20])}")
+    return number
+
+
+def _level_notes(query: _Query) -> Iterable[str]:
+    """Sentences about records that were asked for and cannot exist, because no logger makes them."""
+    asked = max(query.least, 1)
+    root = logging.root
+    disabled = _attribute(root.manager, "_disable", _attribute(root.manager, "disable", 0))
+    if type(disabled) is int and disabled >= asked:
+        yield f"logging.disable({_level_name(disabled)}) is in force: no record of that level or below is made"
+    loggers = [(name, logger) for name, logger in list(root.manager.loggerDict.items()) if isinstance(logger, logging.Logger)]
+    if query.logger:
+        chosen = [(name, logger) for name, logger in loggers if type(name) is str and query.logger in name]
+        quiet = [
+            f"{_short(name)} {_level_name(level)}"
+            for name, level in ((name, _effective(logger)) for name, logger in chosen)
+            if level > asked
+        ]
+        if quiet:
+            yield f"effective levels, below which no records are made: {_listed(quiet)}"
+        elif not chosen and _level_of(root) > asked:
+            yield f"there is no logger {query.logger!r} yet; the root logger's level is {_level_name(_level_of(root))}"
+        return
+    if _level_of(root) > asked:
+        own = [
+            f"{_short(name)} {_level_name(_level_of(logger))}"
+            for name, logger in loggers
+            if _level_of(logger) and _level_of(logger) != _level_of(root)
+        ]
+        but = f", but by loggers with a level of their own: {_listed(own)}" if own else ""
+        yield f"the root logger's level is {_level_name(_level_of(root))}, and no records below it are made{but}"
+    else:
+        quiet = [f"{_short(name)} {_level_name(_level_of(logger))}" for name, logger in loggers if _level_of(logger) > asked]
+        if quiet:
+            yield f"some loggers have a level of their own, below which they make no records: {_listed(quiet)}"
+
+
+def _effective(logger: Any) -> int:
+    while logger is not None:
+        level = _level_of(logger)
+        if level:
+            return level
+        logger = _attribute(logger, "parent", None)
+    return 0
+
+
+def _level_of(logger: Any) -> int:
+    level = _attribute(logger, "level", 0)
+    return level if type(level) is int else 0
+
+
+def _attribute(value: Any, name: str, default: Any) -> Any:
+    """An attribute as it is stored: a logger's class may be the app's."""
+    return (paths.instance_dict(value) or {}).get(name, default)
+
+
+def _level_name(level: int) -> str:
+    name = logging._levelToName.get(level)
+    return name if type(name) is str else str(level)
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _MAX_NOTED} more" if len(names) > _MAX_NOTED else ""
+    return ", ".join(names[:_MAX_NOTED]) + more

@@ -1,0 +1,247 @@
+"""Where a call's code runs in an app: by the app's invoker, on its event loop, or on the call's own thread.
+
+Called by calls.py on the call's own thread, which waits. Whatever the code does, nothing of it comes out where it ran: no exception, no
+exit, no interrupt may get into somebody else's main loop. Also how a call is interrupted: on our own thread by an exception set from
+outside, on a loop by cancelling its task; on the app's main thread not at all.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable
+
+from . import errors
+from .paths import Refused
+from .streams import Capture, captured
+
+# How often to see whether a loop is still there that has not begun with a call.
+_LOOK_SECONDS = 1.0
+
+MAIN, LOOP, PROBE = "main", "loop", "probe"
+
+_OWN_LOOP_NOTE = (
+    "the code awaited on an event loop of its own, which ended with the call; "
+    "for the app's own loop it needs pylair.start(loop=asyncio.get_running_loop())"
+)
+_THREAD_NOTE = (
+    "calls in this app run on a thread of the probe's; pylair.set_main_thread_invoker(…) or "
+    "pylair.start(loop=…) has them run on the app's main thread or event loop"
+)
+
+
+class Work:
+    """The code of one call. `run` for code that does not await, `begin` for code that does; both keep what comes out of it."""
+
+    def __init__(self, capture: Capture, sync: Callable[[], Any] | None, coroutine: Callable[[], Any] | None = None) -> None:
+        self.capture = capture
+        self.sync = sync
+        self.coroutine = coroutine
+        self.ran_on = PROBE
+        self.notes: list[str] = []
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.interrupts = 0
+        self.finished = threading.Event()
+        self._begun = False
+        # Held for good from the end of code that runs on our own thread on: from then on nobody may set an exception there.
+        self._ends = threading.RLock()
+        self._state = threading.Lock()
+        self._thread: int | None = None
+        self._task: Any = None
+        self._loop: Any = None
+
+    def take(self) -> bool:
+        """Whether the caller of this is the one to run it. An invoker may call twice, or after it was given up."""
+        with self._state:
+            begun, self._begun = self._begun, True
+        return not begun
+
+    def on_their_thread(self, *_: Any) -> None:
+        """For invokers and loops to call. Never raises, and returns nothing that an invoker could stumble over."""
+        if not self.take():
+            return
+        try:
+            with captured(self.capture):
+                self.result = self.sync()  # type: ignore[misc]
+        except BaseException as error:
+            self.error = error
+        self.finished.set()
+
+    def on_this_thread(self) -> None:
+        """On the call's own thread, where it can be interrupted until it has ended."""
+        if not self.take():
+            return
+        try:
+            try:
+                self._thread = threading.get_ident()
+                with captured(self.capture):
+                    self.result = self.sync()  # type: ignore[misc]
+            except BaseException as error:
+                self.error = error
+            self._close()
+        except BaseException as error:
+            self.error = self.error or error
+            self._close()
+        self.finished.set()
+
+    def _close(self) -> None:
+        """No interrupt is set after this. One that was and has not been raised yet is raised in here, and means nothing any more."""
+        while True:
+            try:
+                self._ends.acquire()
+                if self.interrupts:
+                    _set_exception(threading.get_ident(), None)
+                return
+            except KeyboardInterrupt:
+                continue
+
+    async def as_task(self) -> None:
+        """As a task. Nothing may leave a task of the app's loop: an exit or an interrupt would end the loop itself."""
+        coroutine = self.coroutine
+        try:
+            with captured(self.capture):
+                self.result = await coroutine()  # type: ignore[misc]
+        except BaseException as error:
+            self.error = error
+            if type(error).__name__ == "CancelledError" and self.interrupts:
+                self.error = KeyboardInterrupt().with_traceback(error.__traceback__)
+        self.finished.set()
+
+    def begin_task(self, loop: Any) -> None:
+        """On the loop."""
+        if not self.take():
+            return
+        try:
+            self._loop = loop
+            self._task = loop.create_task(self.as_task())
+            if self.interrupts:
+                self._task.cancel()
+        except BaseException as error:
+            self.error = error
+            self.finished.set()
+
+    def interrupt(self) -> str | None:
+        """Ends it soon with a KeyboardInterrupt. Returns why not, if not. For another thread."""
+        if self.finished.is_set():
+            return "it has just ended"
+        if self._task is not None:
+            self.interrupts += 1
+            try:
+                self._loop.call_soon_threadsafe(self._task.cancel)
+            except RuntimeError as error:
+                return f"its event loop does not take orders: {error}"
+            return None
+        if self.ran_on != PROBE:
+            where = "the app's main thread" if self.ran_on == MAIN else "the app's event loop"
+            return f"it runs on {where}, and an interrupt would hit the app"
+        if self._thread is None:
+            return "it has not begun"
+        if not self._ends.acquire(blocking=False):
+            return "it has just ended"
+        try:
+            self.interrupts += 1
+            if not _set_exception(self._thread, KeyboardInterrupt):
+                return "this Python has no ctypes, which an interrupt needs"
+            return None
+        finally:
+            self._ends.release()
+
+    def give_up(self, reason: str) -> None:
+        """The probe leaves. What has not begun never will; what has goes on, and nobody waits for it."""
+        self.take()
+        self.error = self.error or Refused("stopped", reason)
+        self.finished.set()
+
+
+def run(app: Any, work: Work) -> None:
+    """Runs the work where the app wants it, and returns when it has ended. Raises Refused when it could not be run."""
+    loop, invoker = getattr(app, "loop", None), getattr(app, "invoker", None)
+    if work.coroutine is not None:
+        if loop is None:
+            work.notes.append(_OWN_LOOP_NOTE)
+            _on_own_loop(work)
+        else:
+            _on_loop(work, loop, work.begin_task, loop)
+    elif invoker is not None:
+        _by_invoker(work, invoker)
+    elif loop is not None:
+        _on_loop(work, loop, work.on_their_thread)
+    else:
+        work.on_this_thread()
+
+
+def needs_note(app: Any) -> str | None:
+    """What a client should be told once about where its calls run."""
+    return _THREAD_NOTE if getattr(app, "invoker", None) is None and getattr(app, "loop", None) is None else None
+
+
+def _by_invoker(work: Work, invoker: Callable[[Callable[[], None]], Any]) -> None:
+    work.ran_on = MAIN
+    try:
+        invoker(work.on_their_thread)
+    except BaseException as error:
+        said = errors.cut(f"{errors.type_name(type(error))}: {errors.message(error)}", 500)
+        if work.take():
+            raise Refused("failed", f"the app's main thread invoker raised {said}, so the call was not run") from None
+        work.notes.append(f"the app's main thread invoker raised {said}")
+    # It may have returned before the code has even begun.
+    work.finished.wait()
+
+
+def _on_loop(work: Work, loop: Any, begin: Callable[..., None], *arguments: Any) -> None:
+    work.ran_on = LOOP
+    problem = _problem(loop)
+    if problem is None:
+        try:
+            loop.call_soon_threadsafe(begin, *arguments)
+        except RuntimeError as error:
+            problem = f"does not take the call: {error}"
+    if problem is not None:
+        raise Refused("failed", f"the app's event loop {problem}", "pylair.start(loop=…) names another loop")
+    while not work.finished.wait(_LOOK_SECONDS):
+        problem = _problem(loop)
+        if problem == "is closed":
+            if work.take():
+                raise Refused("failed", "the app's event loop was closed before it began with the call")
+            raise Refused("failed", "the app's event loop was closed before the call had ended")
+
+
+def _problem(loop: Any) -> str | None:
+    if loop.is_closed():
+        return "is closed"
+    return None if loop.is_running() else "is not running"
+
+
+def _on_own_loop(work: Work) -> None:
+    import asyncio
+
+    try:
+        # Not `asyncio.run`: whatever its cleanup raises is no outcome of the code.
+        loop = asyncio.new_event_loop()
+        try:
+            work.begin_task(loop)
+            if work._task is not None:
+                loop.run_until_complete(work._task)
+                rest = [task for task in asyncio.all_tasks(loop) if not task.done()]
+                for task in rest:
+                    task.cancel()
+                if rest:
+                    loop.run_until_complete(asyncio.gather(*rest, return_exceptions=True))
+                loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            loop.close()
+    except BaseException as error:
+        work.error = work.error or error
+    work.finished.set()
+
+
+def _set_exception(thread: int, kind: Any) -> bool:
+    """Has an exception raised in a thread at its next bytecode; None takes one back that was not raised yet."""
+    try:
+        import ctypes
+
+        set_exception = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    except (ImportError, AttributeError):
+        return False
+    set_exception(ctypes.c_ulong(thread), ctypes.py_object(kind) if kind is not None else None)
+    return True
