@@ -16,13 +16,15 @@ pub enum Command {
     Serve(ServeArgs),
     /// Serve MCP on stdin and stdout; this is what an MCP client starts
     Mcp(McpArgs),
-    /// Run Python in a session: an argument, a file, or standard input
+    /// Run Python in a session or an app: an argument, a file, or standard input
     Exec(ExecArgs),
-    /// Join a session at a prompt, beside the agent that uses it
+    /// Join a session or an app at a prompt, beside the agent that uses it
     Repl(ReplArgs),
     /// List the open sessions, or hand one over as a file
     #[command(args_conflicts_with_subcommands = true)]
     Sessions(SessionsArgs),
+    /// List the apps: running Python processes that can be looked into
+    Apps(JsonArgs),
     /// Show the whole output of a cell
     Output(OutputArgs),
     /// Stop the daemon and all its sessions
@@ -76,7 +78,7 @@ Without CODE the program is read from standard input, so that a heredoc works:
 The session is the one of the agent this shell belongs to, else `main`; -t or PYLAIR_SESSION choose another.
 Exit codes: 0 ok, 1 the code raised, timed out or died, 2 pylair could not run it, 130 interrupted.")]
 pub struct ExecArgs {
-    /// Session to run in, by name or handle
+    /// Session or app to run in: a name, a handle, app:ID, app:ID@PID or pid:PID
     #[arg(short, long, env = "PYLAIR_SESSION")]
     pub target: Option<String>,
     /// Stop the cell after this many seconds; 0 for never
@@ -99,7 +101,7 @@ What others run meanwhile is shown as it happens. `:help` lists a few commands.
 The session is the one of the agent this shell belongs to, else `main`; -t or PYLAIR_SESSION choose another.
 If standard input is not a terminal, all of it is run as one cell, as `pylair exec -` does.")]
 pub struct ReplArgs {
-    /// Session to join, by name or handle
+    /// Session or app to join: a name, a handle, app:ID, app:ID@PID or pid:PID
     #[arg(short, long, env = "PYLAIR_SESSION")]
     pub target: Option<String>,
 }

@@ -126,6 +126,11 @@ impl Places {
         self.runtime.join("start.lock")
     }
 
+    /// The registry of apps.
+    pub fn apps(&self) -> PathBuf {
+        self.runtime.join("apps")
+    }
+
     pub fn token(&self) -> PathBuf {
         self.data.join("token")
     }

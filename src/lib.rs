@@ -7,6 +7,7 @@
 //! - [`caller`]: who asks
 //! - [`target`]: targets as callers write them
 //! - [`session`]: interpreters we own
+//! - [`app`]: processes we visit
 //! - [`files`]: what is in a session's workspace
 //! - [`output`], [`journal`]: what cells printed, what happened
 //! - [`history`]: sessions told from the journal, and handed over as notebook, script or page
@@ -20,6 +21,7 @@
 //! - [`descriptor`]: descriptors the runtime waits on
 //! - [`keeper`]: the process above each session, and confinement
 
+pub mod app;
 pub mod bridge;
 pub mod caller;
 pub mod cli;

@@ -1,5 +1,6 @@
 //! One function per subcommand, and what they share: the environment, exit codes, how errors are shown.
 
+mod apps;
 pub mod client;
 pub mod daemon;
 mod doctor;
@@ -115,6 +116,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Mcp(args) => mcp::mcp(&args, &surroundings),
         Command::Exec(args) => exec::exec(&args, &surroundings),
         Command::Repl(args) => repl::repl(&args, &surroundings),
+        Command::Apps(args) => apps::apps(&args, &surroundings),
         Command::Sessions(args) => sessions::sessions(&args, &surroundings),
         Command::Output(args) => output::output(&args, &surroundings),
         Command::Stop => daemon::stop(&surroundings),
@@ -140,6 +142,18 @@ pub fn say(line: &str) -> Result<(), Failure> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
         result => Ok(result?),
     }
+}
+
+/// Rows of the same length in columns, to stdout.
+fn table(rows: &[Vec<String>]) -> Result<(), Failure> {
+    let columns = rows.first().map_or(0, Vec::len);
+    let widths: Vec<usize> =
+        (0..columns).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
+    for row in rows {
+        let cells: Vec<_> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        say(cells.join("  ").trim_end())?;
+    }
+    Ok(())
 }
 
 /// A failure on stderr, with its hint.

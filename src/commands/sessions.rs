@@ -8,7 +8,7 @@ use std::{
 use super::{
     Exit, Failure, Surroundings,
     client::{Client, encode},
-    say,
+    say, table,
 };
 use crate::{
     cli::{ExportArgs, JsonArgs, SessionsArgs, SessionsCommand},
@@ -77,11 +77,6 @@ fn list(args: &JsonArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
         };
         rows.push(["name", "state", "cell", "python", "sandbox", "rss_mb", "cwd"].map(text).to_vec());
     }
-    let widths: Vec<usize> =
-        (0..7).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
-    for row in rows {
-        let cells: Vec<_> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        say(cells.join("  ").trim_end())?;
-    }
+    table(&rows)?;
     Ok(Exit::Ok)
 }

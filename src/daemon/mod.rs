@@ -4,6 +4,7 @@
 
 pub mod bridges;
 pub mod lifecycle;
+pub mod targets;
 
 use std::{
     io,
@@ -19,6 +20,7 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    app::Apps,
     caller::{self, Ancestor, Caller, DefaultSession, Door, Scope},
     config::{Config, Places},
     files::Workspaces,
@@ -27,7 +29,7 @@ use crate::{
     output::{self, Outputs},
     packages::Packages,
     probe::link::Probes,
-    session::{self, Parts, Session, Sessions, saved::Store},
+    session::{self, Parts, Sessions, saved::Store},
 };
 
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -60,6 +62,7 @@ pub struct Daemon {
     pub config: Config,
     pub places: Places,
     pub sessions: Arc<Sessions>,
+    pub apps: Arc<Apps>,
     pub journal: Journal,
     pub shutdown: CancellationToken,
     pub tasks: crate::mcp::tasks::Tasks,
@@ -113,10 +116,12 @@ impl Daemon {
         let parts = Parts::new(&config, probes, opened.journal.clone(), outputs, store, (workspaces, packages));
         let owner: Arc<str> = format!("uid-{}", rustix::process::getuid().as_raw()).into();
         opened.journal.record(&owner, &"daemon".into(), EventKind::DaemonStarted { version: VERSION.to_owned() });
+        let sessions = Sessions::new(parts);
         Ok(Arc::new(Self {
             config,
+            apps: Apps::new(places.apps(), sessions.parts.clone()),
             places,
-            sessions: Sessions::new(parts),
+            sessions,
             journal: opened.journal,
             shutdown: CancellationToken::new(),
             tasks: crate::mcp::tasks::Tasks::default(),
@@ -263,10 +268,6 @@ impl Daemon {
         if let Err(error) = self.journal.shutdown().await {
             tracing::warn!(%error, "the journal could not be closed");
         }
-    }
-
-    pub fn session_of(&self, caller: &Caller, target: &str) -> Result<Session, session::Error> {
-        self.sessions.find(caller, target)
     }
 }
 

@@ -90,7 +90,7 @@ fn push_block(text: &mut String, block: &str) {
     }
 }
 
-fn size_text(bytes: u64) -> String {
+pub(super) fn size_text(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} bytes"),
         1024..1_048_576 => format!("{} KB", bytes / 1024),

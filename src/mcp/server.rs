@@ -9,7 +9,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt,
     model::{
-        CallToolRequestParams, CallToolResponse, CancelTaskParams, CreateTaskResult, GetTaskParams, GetTaskResult,
+        CallToolRequestParams, CallToolResponse, CancelTaskParams, ContentBlock, CreateTaskResult, GetTaskParams, GetTaskResult,
         Implementation, InitializeRequestParams, JsonObject, ListResourceTemplatesResult, ListResourcesResult,
         ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ProgressToken, ReadResourceRequestParams,
         ReadResourceResponse, ReadResourceResult, Resource, ResourceContents, ResourceTemplate, ServerCapabilities,
@@ -25,11 +25,14 @@ use super::{
 };
 use crate::{
     caller::{Caller, DefaultSession, client_name},
-    daemon::{Daemon, Holder, VERSION},
+    daemon::{
+        Daemon, Holder, VERSION,
+        targets::{self, Purpose, Target},
+    },
     files::{self, Content},
     history::{self, Format},
     output::Which,
-    session::output_uri,
+    session::{Session, output_uri},
 };
 
 const INSTRUCTIONS: &str = "pylair runs Python in persistent sessions. execute(code) uses your default session, opened at \
@@ -67,6 +70,8 @@ pub struct Call<'a> {
     context: RequestContext<RoleServer>,
     /// What is answered instead of a result, when the call has become a task.
     task: Arc<Mutex<Option<Task>>>,
+    /// What the answer has to say besides its own.
+    notes: Arc<Mutex<Vec<String>>>,
 }
 
 impl Call<'_> {
@@ -98,9 +103,32 @@ impl Call<'_> {
         *self.task.lock().expect("no panic while locked") = Some(task);
     }
 
-    /// What the next answer has to say besides its own.
-    pub fn take_note(&self) -> Option<String> {
-        self.server.note.lock().expect("no panic while locked").take()
+    /// What the answer has to say besides its own. What is not taken is added to its end.
+    pub fn take_notes(&self) -> Vec<String> {
+        let mut notes = std::mem::take(&mut *self.notes.lock().expect("no panic while locked"));
+        notes.extend(self.server.note.lock().expect("no panic while locked").take());
+        notes
+    }
+
+    /// What the caller means by `target`.
+    pub async fn target(&self, named: Option<&str>, purpose: Purpose) -> Result<Target, targets::Error> {
+        let target = self.daemon.target(&self.caller, named, purpose).await?;
+        self.note(target.take_notes());
+        Ok(target)
+    }
+
+    /// The same for what only a session can do.
+    pub async fn session(&self, named: Option<&str>, purpose: Purpose) -> Result<Session, targets::Error> {
+        self.daemon.session(&self.caller, named, purpose, self.tool).await
+    }
+
+    pub fn note(&self, notes: Vec<String>) {
+        self.notes.lock().expect("no panic while locked").extend(notes);
+    }
+
+    /// The client is served nothing that changes anything.
+    pub fn is_readonly(&self) -> bool {
+        self.server.selection.is_readonly()
     }
 }
 
@@ -269,7 +297,7 @@ impl ServerHandler for Server {
             return Err(ErrorData::invalid_params(message, None));
         };
         let _hold = self.daemon.hold(Holder::Request);
-        let task = Arc::new(Mutex::default());
+        let (task, notes) = (Arc::new(Mutex::default()), Arc::new(Mutex::default()));
         let call = Call {
             daemon: &self.daemon,
             caller: self.caller(&context),
@@ -278,14 +306,24 @@ impl ServerHandler for Server {
             server: self,
             context,
             task: task.clone(),
+            notes: notes.clone(),
         };
-        let result = (tool.function)(call).await.unwrap_or_else(|mut error| {
-            // An error may be the consequence of what there is to tell.
-            if let Some(note) = self.note.lock().expect("no panic while locked").take() {
-                error.hint = format!("{note}; {}", error.hint);
+        let told = (tool.function)(call).await;
+        let mut notes = std::mem::take(&mut *notes.lock().expect("no panic while locked"));
+        let result = match told {
+            Ok(mut result) => {
+                result.content.extend(notes.iter().map(|note| ContentBlock::text(format!("Note: {note}."))));
+                result
             }
-            error.into_result()
-        });
+            Err(mut error) => {
+                // An error may be the consequence of what there is to tell.
+                notes.extend(self.note.lock().expect("no panic while locked").take());
+                for note in notes {
+                    error.hint = format!("{note}; {}", error.hint);
+                }
+                error.into_result()
+            }
+        };
         let task = task.lock().expect("no panic while locked").take();
         Ok(task.map_or_else(|| result.into(), |task| CreateTaskResult::new(task).into()))
     }

@@ -14,7 +14,7 @@ use rmcp::{
     task_manager::{TaskExit, TaskManager, TaskOptions},
 };
 
-use crate::session::{Job, Session};
+use crate::{daemon::targets::Target, session::Job};
 
 /// How often a client is advised to ask.
 const POLL_MS: u64 = 500;
@@ -45,7 +45,7 @@ impl Tasks {
     /// None when so many are kept that the client has to make do with the job.
     pub fn of_job<F>(
         &self,
-        session: Session,
+        target: Target,
         job: Arc<Job>,
         tell: impl FnOnce(Arc<Job>) -> F + Send + 'static,
     ) -> Option<Task>
@@ -62,7 +62,7 @@ impl Tasks {
             made.push_back(Instant::now());
         }
         let kept = u64::try_from(KEPT.as_millis()).unwrap_or(u64::MAX);
-        let message = format!("cell {} of {} is running as job {}", job.cell, session.info.name, job.id);
+        let message = format!("cell {} of {} is running as job {}", job.cell, job.session, job.id);
         let options = TaskOptions::new().with_ttl_ms(kept).with_poll_interval_ms(POLL_MS).with_status_message(message);
         Some(self.manager.spawn(options, move |context| {
             Box::pin(async move {
@@ -72,8 +72,8 @@ impl Tasks {
                         Ok(tell(job).await)
                     }
                     () = context.cancelled() => {
-                        // A session that is gone has nothing left to interrupt.
-                        let _gone = session.interrupt(Some(&job.id)).await;
+                        // A target that is gone has nothing left to interrupt.
+                        let _gone = target.interrupt(Some(&job.id)).await;
                         context.set_status_message(format!("cell {} was cancelled", job.cell));
                         Err(TaskExit::Cancelled)
                     }

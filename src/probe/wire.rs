@@ -33,6 +33,9 @@ pub struct Request {
     pub id: u64,
     #[serde(flatten)]
     pub op: Op,
+    /// To an app: whose names count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<String>,
     #[serde(default, skip_serializing_if = "is_zero")]
     pub blob: usize,
 }
@@ -93,6 +96,36 @@ pub enum Op {
         max_small_mb: Option<u64>,
     },
     Clear,
+    /// What an app logged.
+    Logs(Logs),
+    /// Of an app. The blob is code to render alone, if there is any.
+    Screenshot,
+    Stacks {
+        locals: bool,
+    },
+    Status,
+    /// The request with this id is to get a `KeyboardInterrupt`.
+    Interrupt {
+        call: u64,
+    },
+    Detach,
+}
+
+/// Which records of an app's log.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Logs {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_id: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before_id: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logger: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_s: Option<f64>,
 }
 
 /// What to look at and how much of it to tell.
@@ -105,6 +138,9 @@ pub struct Inspect {
     pub max_chars: usize,
     pub full: bool,
     pub offset: usize,
+    /// Run properties and `__repr__`s of the user's classes, in an app.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub run: bool,
 }
 
 /// One form of a rich value.
@@ -186,6 +222,9 @@ pub struct Reply {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     pub fork_us: u64,
+    /// Of a screenshot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mime: Option<String>,
     #[serde(skip_serializing_if = "is_zero")]
     pub blob: usize,
 }
@@ -335,7 +374,7 @@ mod tests {
     #[test]
     fn a_frame_cut_anywhere_waits_for_more() {
         let mut whole = Vec::new();
-        encode(Request { ch: 1, id: 2, op: Op::Execute { cell: 3, path: None }, blob: 0 }, b"x = 1", &mut whole);
+        encode(Request { ch: 1, id: 2, op: Op::Execute { cell: 3, path: None }, client: None, blob: 0 }, b"x = 1", &mut whole);
         for cut in 0..whole.len() {
             let mut buffer = BytesMut::from(&whole[..cut]);
             assert_eq!(decode::<Request>(&mut buffer), Ok(None), "cut at {cut}");

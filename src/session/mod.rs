@@ -35,6 +35,7 @@ pub use error::Error;
 pub use job::{Execution, Job, Jobs, Late, OnTimeout, Outcome, Shown, Variables};
 pub use keeping::{SaveReport, stopped_status};
 pub use report::{Display, Report, cut_middle, file_uri, mime_of, output_uri};
+pub(crate) use sessions::new_handle;
 pub use sessions::Sessions;
 
 use crate::{
@@ -52,7 +53,7 @@ use crate::{
     python::{Interpreter, Interpreters},
 };
 
-const MAX_CODE_BYTES: usize = 32 << 20;
+pub(crate) const MAX_CODE_BYTES: usize = 32 << 20;
 const MAX_NAME_CHARS: usize = 64;
 /// How long a worker may take to look something up.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(10);

@@ -558,7 +558,7 @@ fn is_module_name(name: &str) -> bool {
 }
 
 /// Eight characters nobody guesses by accident and everybody can read aloud.
-fn new_handle() -> String {
+pub(crate) fn new_handle() -> String {
     const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
     let mut random = [0; 8];
     getrandom::fill(&mut random).expect("the kernel has random bytes");

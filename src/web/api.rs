@@ -19,12 +19,15 @@ use super::router::Entrance;
 use crate::{
     caller::{Caller, DefaultSession, Door, client_name},
     config::seconds,
-    daemon::{Daemon, Holder},
+    daemon::{
+        Daemon, Holder,
+        targets::{self, Purpose, Target},
+    },
     files,
     history::{self, Format},
     output::{Stream, Which},
     probe::wire::Op,
-    session::{self, Job, Report, Session},
+    session::{self, Job, Report},
 };
 
 const MAX_BODY_BYTES: usize = 72 << 20;
@@ -35,6 +38,7 @@ pub fn router(daemon: Arc<Daemon>) -> Router {
         .route("/api/status", get(status))
         .route("/api/execute", post(execute))
         .route("/api/interrupt", post(interrupt))
+        .route("/api/apps", get(apps))
         .route("/api/sessions", get(sessions).post(open))
         .route("/api/sessions/close", post(close))
         .route("/api/sessions/find", post(find))
@@ -74,6 +78,31 @@ impl From<session::Error> for ApiError {
             _ => StatusCode::UNPROCESSABLE_ENTITY,
         };
         Self(status, Failure { kind: error.kind().to_owned(), message: error.message(), hint: error.hint() })
+    }
+}
+
+impl From<targets::Error> for ApiError {
+    fn from(error: targets::Error) -> Self {
+        let status = match &error {
+            targets::Error::Session(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            _ => match error.kind() {
+                "unknown_session" | "unknown_app" | "unknown_failure" | "not_an_app" | "app_gone" => {
+                    StatusCode::NOT_FOUND
+                }
+                "ambiguous_app" | "busy" => StatusCode::CONFLICT,
+                "bad_argument" => StatusCode::BAD_REQUEST,
+                "not_answering" => StatusCode::GATEWAY_TIMEOUT,
+                "app_died" | "connection_lost" | "app_failed" | "app_not_served" => StatusCode::BAD_GATEWAY,
+                _ => StatusCode::UNPROCESSABLE_ENTITY,
+            },
+        };
+        match error {
+            targets::Error::Session(error) => error.into(),
+            error => {
+                let (kind, message, hint) = (error.kind().to_owned(), error.message(), error.hint());
+                Self(status, Failure { kind, message, hint })
+            }
+        }
     }
 }
 
@@ -184,16 +213,17 @@ async fn execute(
         }
         None => daemon.config.timeout,
     };
-    let session = daemon.sessions.target(&caller, body.target.as_deref()).await?;
-    let job = session
-        .execute(body.code, timeout, session::OnTimeout::default(), client.as_ref().unwrap_or(&caller.client))
-        .await?;
+    let target = daemon.target(&caller, body.target.as_deref(), Purpose::Run).await?;
+    let notes = target.take_notes();
+    let work = session::Work::Code { code: body.code, path: None };
+    let client = client.as_deref().unwrap_or(&caller.client);
+    let job = target.run((&caller, client), work, timeout, session::OnTimeout::default()).await?;
     let max_chars = body.max_chars.unwrap_or(daemon.config.max_chars);
     let (lines, receiver) = mpsc::channel(16);
     let hold = daemon.hold(Holder::Request);
     tokio::spawn(async move {
         // A reader that goes away leaves the job behind; nothing else depends on this task.
-        let _unheard = stream(&job, &session, max_chars, lines).await;
+        let _unheard = stream(&job, notes, max_chars, lines).await;
         drop(hold);
     });
     let body = Body::from_stream(ReceiverStream::new(receiver).map(Ok::<_, Infallible>));
@@ -202,7 +232,7 @@ async fn execute(
 
 async fn stream(
     job: &Job,
-    session: &Session,
+    notes: Vec<String>,
     max_chars: usize,
     lines: mpsc::Sender<Bytes>,
 ) -> Result<(), mpsc::error::SendError<Bytes>> {
@@ -211,7 +241,7 @@ async fn stream(
         bytes.push(b'\n');
         Bytes::from(bytes)
     };
-    lines.send(encode(&Line::Job { job: job.id.clone(), session: session.info.name.to_string() })).await?;
+    lines.send(encode(&Line::Job { job: job.id.clone(), session: job.session.to_string() })).await?;
     if let Some(late) = &job.late {
         let text = format!("[late output, printed after cell {} had ended]\n", late.after_cell);
         lines.send(encode(&Line::Output { stream: Stream::Stderr, text })).await?;
@@ -228,7 +258,9 @@ async fn stream(
         }
     };
     send_new(&job.capture, &mut cursor, &lines, &encode).await?;
-    lines.send(encode(&Line::Report(Box::new(Report::new(job, Some(&execution), max_chars))))).await
+    let mut report = Report::new(job, Some(&execution), max_chars);
+    report.notes.splice(0..0, notes);
+    lines.send(encode(&Line::Report(Box::new(report)))).await
 }
 
 async fn send_new(
@@ -271,22 +303,27 @@ async fn interrupt(
 ) -> Result<Response, ApiError> {
     let body: TargetBody = parse(&body)?;
     let caller = caller_with_target(&daemon, entrance, body.from).await;
-    let session = match (&body.target, &body.job) {
-        (Some(target), _) => daemon.session_of(&caller, target)?,
+    let target = match (&body.target, &body.job) {
+        (Some(target), _) => daemon.target(&caller, Some(target), Purpose::AsItIs).await?,
         (None, Some(job)) => {
             let known = daemon.sessions.parts.jobs.get(&caller.owner, job);
             let known = known.ok_or_else(|| session::Error::UnknownJob { job: job.clone() })?;
-            daemon.session_of(&caller, &known.session)?
+            daemon.target_of_job(&caller, &known)?
         }
         (None, None) => return Err(ApiError::bad("neither target nor job was given", "name a session or a job")),
     };
-    Ok(Json(session.interrupt(body.job.as_deref()).await?).into_response())
+    Ok(Json(target.interrupt(body.job.as_deref()).await?).into_response())
 }
 
 async fn sessions(State(daemon): State<Arc<Daemon>>, Extension(entrance): Extension<Entrance>) -> Response {
     let caller = caller_with_target(&daemon, entrance, Origin::default()).await;
     let sessions = daemon.sessions.statuses(&caller);
     Json(serde_json::json!({"sessions": sessions})).into_response()
+}
+
+async fn apps(State(daemon): State<Arc<Daemon>>, Extension(entrance): Extension<Entrance>) -> Response {
+    let caller = caller_with_target(&daemon, entrance, Origin::default()).await;
+    Json(serde_json::json!({"apps": daemon.apps.statuses(&caller).await})).into_response()
 }
 
 async fn open(
@@ -314,11 +351,19 @@ async fn close(
     let body: TargetBody = parse(&body)?;
     let caller = caller_with_target(&daemon, entrance, body.from).await;
     let target = body.target.ok_or_else(|| ApiError::bad("no target was given", "name a session"))?;
-    let closed = daemon.sessions.close(&caller, &target, body.forget).await?;
+    let closed = daemon.close_target(&caller, &target, body.forget).await?;
     Ok(Json(serde_json::json!({"closed": closed})).into_response())
 }
 
-/// The session a call without more would go to: the named one, else the caller's default, which is opened if need be.
+/// What was found, with its kind among its fields.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Found {
+    Session(session::Status),
+    App(crate::app::Status),
+}
+
+/// The target a call without more would go to: the named one, else the caller's default session, which is opened if need be.
 async fn find(
     State(daemon): State<Arc<Daemon>>,
     Extension(entrance): Extension<Entrance>,
@@ -329,8 +374,10 @@ async fn find(
         Some(_) => caller_with_target(&daemon, entrance, body.from).await,
         None => caller(&daemon, entrance, body.from).await?,
     };
-    let session = daemon.sessions.target(&caller, body.target.as_deref()).await?;
-    Ok(Json(session.status()).into_response())
+    Ok(match daemon.target(&caller, body.target.as_deref(), Purpose::Run).await? {
+        Target::Session(session) => Json(Found::Session(session.status())).into_response(),
+        Target::App(app) => Json(Found::App(app.status().await)).into_response(),
+    })
 }
 
 #[derive(Debug, Deserialize)]
@@ -413,9 +460,9 @@ async fn complete(
         Some(_) => caller_with_target(&daemon, entrance, body.from).await,
         None => caller(&daemon, entrance, body.from).await?,
     };
-    let session = daemon.sessions.existing(&caller, body.target.as_deref()).await?;
+    let target = daemon.target(&caller, body.target.as_deref(), Purpose::Look).await?;
     let cursor = body.cursor.unwrap_or_else(|| body.code.chars().count());
-    let completion: Completion = session.look(Op::Complete { cursor }, body.code.into_bytes()).await?;
+    let completion: Completion = target.look(&caller, Op::Complete { cursor }, body.code.into_bytes()).await?;
     Ok(Json(completion).into_response())
 }
 

@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     caller::{Caller, DefaultSession},
-    daemon::{Daemon, Holder},
+    daemon::{Daemon, Holder, targets::Purpose},
     files::{Download, Error, MAX_UPLOAD_BYTES, Staged, UPLOADS, Workspace, Written, encode_path},
     session::Session,
 };
@@ -194,7 +194,7 @@ impl Batch {
     /// For this session, or the default one.
     async fn to(daemon: &Arc<Daemon>, entrance: Entrance, target: Option<&str>) -> Result<Self, ApiError> {
         let caller = caller(daemon, entrance, target.is_some()).await?;
-        let session = daemon.sessions.target(&caller, target).await?;
+        let session = daemon.session(&caller, target, Purpose::Run, "a file").await?;
         Ok(Self { session, staged: Vec::new(), buffer: Vec::new() })
     }
 
@@ -281,7 +281,7 @@ async fn download(
 ) -> Result<Response, ApiError> {
     let hold = daemon.hold(Holder::Request);
     let caller = caller(&daemon, entrance, query.target.is_some()).await?;
-    let session = daemon.sessions.existing(&caller, query.target.as_deref()).await?;
+    let session = daemon.session(&caller, query.target.as_deref(), Purpose::Look, "a file").await?;
     let Download { file, name, bytes } = session.workspace().download(&path).await?;
     // Without a validator nobody can have half of exactly this file.
     let range = headers.get(header::RANGE).filter(|_| !headers.contains_key(header::IF_RANGE));

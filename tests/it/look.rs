@@ -16,6 +16,7 @@ fn inspect(path: Option<&str>) -> Op {
         max_chars: 2000,
         full: false,
         offset: 0,
+        run: false,
     })
 }
 

@@ -61,16 +61,17 @@ pub fn repl(args: &ReplArgs, surroundings: &Surroundings) -> Result<Exit, Failur
     }
     let mut client = Client::start(surroundings)?;
     let from = Origin { cwd: surroundings.cwd.clone(), env: Some(surroundings.env.clone()), client: None };
-    let status: Status = client.post("/api/sessions/find", &TargetBody { target, job: None, forget: false, from })?;
+    let status: Found = client.post("/api/sessions/find", &TargetBody { target, job: None, forget: false, from })?;
     let (runtime, _) = client.into_parts();
     let colour = has_colour(&surroundings.env);
     let mut prompt = Prompt {
         runtime: Rc::new(runtime),
         surroundings,
-        session: status.handle.clone(),
+        target: status.reference().to_owned(),
+        is_app: matches!(status, Found::App(_)),
         client: format!("repl-{}", std::process::id()),
         paint: Paint { colour },
-        cell: status.cell,
+        cell: status.cell(),
     };
     prompt.greet(&status)?;
     prompt.run()
@@ -83,9 +84,41 @@ fn has_colour(env: &BTreeMap<String, String>) -> bool {
     io::stdout().is_terminal() && !refused && !dumb
 }
 
-/// What is needed of a session's status.
+/// What is needed of the status of what was found.
 #[derive(Debug, Deserialize)]
-struct Status {
+#[serde(untagged)]
+enum Found {
+    Session(SessionStatus),
+    App(AppStatus),
+}
+
+impl Found {
+    fn reference(&self) -> &str {
+        match self {
+            Self::Session(session) => &session.handle,
+            Self::App(app) => &app.target,
+        }
+    }
+
+    fn cell(&self) -> u64 {
+        match self {
+            Self::Session(session) => session.cell,
+            Self::App(app) => app.calls,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct AppStatus {
+    target: String,
+    state: String,
+    python: String,
+    calls: u64,
+    readonly: bool,
+}
+
+#[derive(Debug, Deserialize)]
+struct SessionStatus {
     name: String,
     handle: String,
     state: String,
@@ -152,8 +185,9 @@ impl Paint {
 struct Prompt<'a> {
     runtime: Rc<Runtime>,
     surroundings: &'a Surroundings,
-    /// Its handle.
-    session: String,
+    /// The handle of a session, or an app and its process.
+    target: String,
+    is_app: bool,
     /// What we are called in the history: two people at one session are told apart.
     client: String,
     paint: Paint,
@@ -162,15 +196,22 @@ struct Prompt<'a> {
 }
 
 impl Prompt<'_> {
-    fn greet(&mut self, status: &Status) -> Result<(), Failure> {
-        let busy = if status.state == "busy" { ", running a cell" } else { "" };
-        let line = format!(
-            "Session {}{busy}, Python {}. Tab completes, Ctrl-D leaves and keeps the session, :help says more.",
-            shown(&status.name),
-            shown(&status.python)
-        );
+    fn greet(&mut self, found: &Found) -> Result<(), Failure> {
+        let line = match found {
+            Found::Session(status) => {
+                let busy = if status.state == "busy" { ", running a cell" } else { "" };
+                let (name, python) = (shown(&status.name), shown(&status.python));
+                format!("Session {name}{busy}, Python {python}. Tab completes, Ctrl-D leaves and keeps the session, :help says more.")
+            }
+            Found::App(status) => {
+                let state = if status.state == "idle" { String::new() } else { format!(", {}", status.state) };
+                let readonly = if status.readonly { ", read-only" } else { "" };
+                let (name, python) = (shown(&status.target), shown(&status.python));
+                format!("App {name}{state}{readonly}, Python {python}. Tab completes, Ctrl-D leaves, :help says more.")
+            }
+        };
         say(&self.paint.dim(&line))?;
-        self.show_history(SHOWN_AT_FIRST)
+        if self.is_app { Ok(()) } else { self.show_history(SHOWN_AT_FIRST) }
     }
 
     fn run(&mut self) -> Result<Exit, Failure> {
@@ -180,14 +221,16 @@ impl Prompt<'_> {
         let mut editor = self.editor()?;
         // None yet, or one of another kind: neither is a reason not to start.
         let _absent = editor.load_history(&history);
-        self.follow(&mut editor)?;
+        if !self.is_app {
+            self.follow(&mut editor)?;
+        }
         let mut interrupts = {
             let _entered = self.runtime.enter();
             signal(SignalKind::interrupt())?
         };
         loop {
-            let status: Status = self.post("/api/sessions/find", &self.target())?;
-            self.cell = status.cell;
+            let status: Found = self.post("/api/sessions/find", &self.target())?;
+            self.cell = status.cell();
             let prompt = format!("In [{}]: ", self.cell + 1);
             let painted = self.paint.with("32", &prompt);
             let input = match editor.readline(&(prompt, painted)) {
@@ -229,7 +272,7 @@ impl Prompt<'_> {
             |error: ReadlineError| Failure::new(error.to_string(), "use `pylair exec` without a terminal");
         let mut editor = Editor::with_config(config).map_err(no_terminal)?;
         let (runtime, socket, session) =
-            (self.runtime.clone(), self.surroundings.places.socket(), self.session.clone());
+            (self.runtime.clone(), self.surroundings.places.socket(), self.target.clone());
         let ask = move |code: &str, cursor: usize| {
             let body = CompleteBody {
                 target: Some(session.clone()),
@@ -252,7 +295,7 @@ impl Prompt<'_> {
         let mut printer = editor
             .create_external_printer()
             .map_err(|error| Failure::new(error.to_string(), "use `pylair exec` without a terminal"))?;
-        let path = format!("/api/events?target={}", encode(&self.session));
+        let path = format!("/api/events?target={}", encode(&self.target));
         let (socket, own, paint) = (self.surroundings.places.socket(), self.client.clone(), self.paint);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let mut events = runtime.block_on(open_stream(&socket, &path))?;
@@ -274,6 +317,7 @@ impl Prompt<'_> {
         match name {
             "help" | "h" | "?" => say(HELP)?,
             "quit" | "q" | "exit" => return Ok(Some(Exit::Ok)),
+            "history" if self.is_app => say("an app keeps no history")?,
             "history" => self.show_history(argument.trim().parse().unwrap_or(20).clamp(1, 100))?,
             "interrupt" => {
                 let stopped: serde_json::Value = self.post("/api/interrupt", &self.target())?;
@@ -286,7 +330,7 @@ impl Prompt<'_> {
     }
 
     fn show_history(&self, limit: usize) -> Result<(), Failure> {
-        let path = format!("/api/history?target={}&limit={limit}", encode(&self.session));
+        let path = format!("/api/history?target={}&limit={limit}", encode(&self.target));
         let socket = self.surroundings.places.socket();
         let page: Page = self.runtime.block_on(call(&socket, Method::GET, &path, Bytes::new()))?;
         for entry in page.entries {
@@ -302,7 +346,7 @@ impl Prompt<'_> {
     async fn execute(&self, code: &str, interrupts: &mut Signal) -> Result<(), Failure> {
         let body = ExecuteBody {
             code: code.to_owned(),
-            target: Some(self.session.clone()),
+            target: Some(self.target.clone()),
             // Whoever sits at the prompt stops it when it has been long enough.
             timeout_s: Some(0.0),
             max_chars: None,
@@ -366,7 +410,7 @@ impl Prompt<'_> {
     }
 
     fn target(&self) -> TargetBody {
-        TargetBody { target: Some(self.session.clone()), job: None, forget: false, from: Origin::default() }
+        TargetBody { target: Some(self.target.clone()), job: None, forget: false, from: Origin::default() }
     }
 
     fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {

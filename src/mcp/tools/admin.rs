@@ -6,7 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{ToolError, parse};
 use crate::{
-    daemon::DaemonStatus,
+    app,
+    daemon::{
+        DaemonStatus,
+        targets::{Purpose, Target},
+    },
     mcp::{render, server::Call},
     session,
 };
@@ -14,33 +18,37 @@ use crate::{
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StatusArgs {
-    /// Session name or handle; pylair itself if left out
+    /// A session or an app; pylair itself if left out
     target: Option<String>,
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Status {
     #[serde(skip_serializing_if = "Option::is_none")]
     daemon: Option<DaemonStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
     session: Option<session::Status>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    app: Option<app::Status>,
 }
 
 pub async fn get_status(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: StatusArgs = parse(&call)?;
     let status = match args.target {
-        Some(target) => {
-            let session = call.daemon.sessions.find(&call.caller, &target);
+        Some(named) => {
+            let name = named.strip_prefix("session:").unwrap_or(&named);
             let stopped = call.daemon.sessions.list_stopped(&call.caller);
-            let stopped = stopped.into_iter().find(|status| status.name == target || status.handle == target);
-            let status = match (session, stopped) {
-                (Ok(session), _) => session.full_status().await,
-                (Err(_), Some(stopped)) => stopped,
+            let stopped = stopped.into_iter().find(|status| status.name == name || status.handle == name);
+            match (call.target(Some(&named), Purpose::AsItIs).await, stopped) {
+                (Ok(Target::App(app)), None) => Status { app: Some(app.status().await), ..Status::default() },
+                (Ok(Target::Session(session)), _) => {
+                    Status { session: Some(session.full_status().await), ..Status::default() }
+                }
+                (_, Some(stopped)) => Status { session: Some(stopped), ..Status::default() },
                 (Err(error), None) => return Err(error.into()),
-            };
-            Status { daemon: None, session: Some(status) }
+            }
         }
-        None => Status { daemon: Some(call.daemon.status()), session: None },
+        None => Status { daemon: Some(call.daemon.status()), ..Status::default() },
     };
     Ok(render::data(&status, None))
 }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{ToolError, parse};
 use crate::{
     caller::Scope,
+    daemon::targets::Purpose,
     files::{Content, DEFAULT_DEPTH, DEFAULT_PAGE_BYTES, Entry, Error, ListOptions, MAX_PAGE_BYTES, Page, Written},
     mcp::{render, server::Call},
     session,
@@ -42,7 +43,7 @@ pub struct Listed {
 
 pub async fn list(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: ListArgs = parse(&call)?;
-    let session = call.daemon.sessions.existing(&call.caller, args.target.as_deref()).await?;
+    let session = call.session(args.target.as_deref(), Purpose::Look).await?;
     let is_tree = args.tree == Some(true);
     let is_deep = args.recursive.unwrap_or(is_tree || args.max_depth.is_some());
     let options = ListOptions { depth: if is_deep { args.max_depth.unwrap_or(DEFAULT_DEPTH) } else { 1 } };
@@ -78,7 +79,7 @@ pub async fn read(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     if args.max_bytes == Some(0) {
         return Err(session::Error::BadArgument("max_bytes is 0, which would read nothing".to_owned()).into());
     }
-    let session = call.daemon.sessions.existing(&call.caller, args.target.as_deref()).await?;
+    let session = call.session(args.target.as_deref(), Purpose::Look).await?;
     let max_bytes = args.max_bytes.unwrap_or(DEFAULT_PAGE_BYTES).min(MAX_PAGE_BYTES);
     let page = session.workspace().read(&args.path, args.offset.unwrap_or(0), max_bytes).await?;
     let facts = ContentBlock::text(facts(&page));
@@ -131,7 +132,7 @@ pub async fn write(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     } else {
         args.content.into_bytes()
     };
-    let session = call.daemon.sessions.target(&call.caller, args.target.as_deref()).await?;
+    let session = call.session(args.target.as_deref(), Purpose::Run).await?;
     let written = session.workspace().write(&args.path, content).await?;
     Ok(render::data(&Wrote { session: session.info.name.to_string(), written }, None))
 }
@@ -150,6 +151,6 @@ pub async fn delete(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     if !call.caller.may(Scope::Run) {
         return Err(session::Error::NotAllowed("delete files").into());
     }
-    let session = call.daemon.sessions.existing(&call.caller, args.target.as_deref()).await?;
+    let session = call.session(args.target.as_deref(), Purpose::Look).await?;
     Ok(render::data(&session.workspace().delete(&args.path).await?, None))
 }

@@ -27,6 +27,7 @@ pub struct HistoryArgs {
 pub async fn get_history(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: HistoryArgs = parse(&call)?;
     let daemon = call.daemon;
+    daemon.refuse_app(&call.caller, &args.target, call.tool).await?;
     let subject = history::find(&daemon.sessions, &daemon.journal, &call.caller, &args.target).await?;
     let limit = args.limit.unwrap_or(history::DEFAULT_LIMIT);
     let page = history::page(&daemon.journal, &subject, limit, args.before, daemon.config.max_chars).await?;
@@ -58,6 +59,7 @@ pub struct Exported {
 pub async fn export_session(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: ExportArgs = parse(&call)?;
     let daemon = call.daemon;
+    daemon.refuse_app(&call.caller, &args.target, call.tool).await?;
     let subject = history::find(&daemon.sessions, &daemon.journal, &call.caller, &args.target).await?;
     let export = history::export(&daemon.journal, &daemon.sessions.parts.outputs, &subject, args.format).await?;
     let bytes = export.text.len();

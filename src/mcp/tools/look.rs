@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{ToolError, parse};
 use crate::{
+    caller::Scope,
+    daemon::targets::{Purpose, Target},
     mcp::{render, server::Call},
     probe::wire::{Inspect, Op},
 };
@@ -32,6 +34,8 @@ pub struct InspectArgs {
     full: Option<bool>,
     /// Where the page begins: `next_offset` of the last one
     offset: Option<usize>,
+    /// In an app, also run properties and `__repr__`s of its own classes
+    run: Option<bool>,
 }
 
 /// What is at a path, or the variables. What does not apply is left out.
@@ -120,7 +124,14 @@ pub struct Node {
 
 pub async fn inspect(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: InspectArgs = parse(&call)?;
-    let session = call.daemon.sessions.existing(&call.caller, args.target.as_deref()).await?;
+    let run = args.run.unwrap_or_default();
+    if run && (call.is_readonly() || !call.caller.may(Scope::Run)) {
+        return Err(bad_argument("run", "it runs code, and this client may only look"));
+    }
+    let target = call.target(args.target.as_deref(), Purpose::Look).await?;
+    if run && matches!(target, Target::Session(_)) {
+        return Err(bad_argument("run", "it is for apps; previews of a session's values are made in a throw-away copy"));
+    }
     let full = args.full.unwrap_or_default() || args.offset.is_some();
     let request = Inspect {
         path: args.path,
@@ -129,10 +140,16 @@ pub async fn inspect(call: Call<'_>) -> Result<CallToolResult, ToolError> {
         max_chars: if full { FULL_CHARS } else { MAX_CHARS },
         full,
         offset: args.offset.unwrap_or(0),
+        run,
     };
-    let inspection: Inspection = session.look(Op::Inspect(request), Vec::new()).await?;
+    let inspection: Inspection = target.look(&call.caller, Op::Inspect(request), Vec::new()).await?;
     let text = inspection.text();
     Ok(render::data(&inspection, Some(text)))
+}
+
+fn bad_argument(name: &str, why: &str) -> ToolError {
+    let (message, hint) = (format!("`{name}` cannot be used here: {why}"), format!("leave out `{name}`"));
+    ToolError { kind: "bad_argument", message, hint }
 }
 
 impl Inspection {
@@ -270,8 +287,8 @@ pub struct Source {
 
 pub async fn read_source(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: SourceArgs = parse(&call)?;
-    let session = call.daemon.sessions.existing(&call.caller, args.target.as_deref()).await?;
-    let source: Source = session.look(Op::Source { path: args.path }, Vec::new()).await?;
+    let target = call.target(args.target.as_deref(), Purpose::Look).await?;
+    let source: Source = target.look(&call.caller, Op::Source { path: args.path }, Vec::new()).await?;
     let place = source.file.as_deref().unwrap_or("?");
     let text = format!("# {place} line {}\n{}", source.line.unwrap_or_default(), source.text);
     Ok(render::data(&source, Some(text)))
@@ -307,9 +324,9 @@ pub struct Match {
 
 pub async fn complete(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: CompleteArgs = parse(&call)?;
-    let session = call.daemon.sessions.existing(&call.caller, args.target.as_deref()).await?;
+    let target = call.target(args.target.as_deref(), Purpose::Look).await?;
     let cursor = args.cursor.unwrap_or_else(|| args.code.chars().count());
-    let completion: Completion = session.look(Op::Complete { cursor }, args.code.into_bytes()).await?;
+    let completion: Completion = target.look(&call.caller, Op::Complete { cursor }, args.code.into_bytes()).await?;
     let text: Vec<_> = completion.matches.iter().map(|found| found.text.clone()).collect();
     Ok(render::data(&completion, Some(text.join("\n"))))
 }

@@ -8,7 +8,10 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 
 use super::{ToolError, parse};
-use crate::mcp::{render, server::Call};
+use crate::{
+    daemon::targets::Purpose,
+    mcp::{render, server::Call},
+};
 
 /// A client hears from a silent installer this often.
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
@@ -26,7 +29,7 @@ pub struct InstallArgs {
 
 pub async fn install(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: InstallArgs = parse(&call)?;
-    let session = call.daemon.sessions.target(&call.caller, args.target.as_deref()).await?;
+    let session = call.session(args.target.as_deref(), Purpose::Run).await?;
     let (lines, heard) = mpsc::channel(MAX_WAITING_LINES);
     let install = session.install(&args.packages, &lines);
     let installed = tokio::select! {

@@ -8,8 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{ToolError, parse};
 use crate::{
+    app,
     config::seconds,
-    daemon::Daemon,
+    daemon::{
+        Daemon,
+        targets::{Purpose, Target},
+    },
     mcp::{render, server::Call},
     session::{self as core, Job, OnTimeout, OpenOptions, Report, RestartMode, Work, literal},
 };
@@ -56,10 +60,12 @@ pub async fn execute(call: Call<'_>) -> Result<CallToolResult, ToolError> {
         None => config.timeout,
     };
     let max_chars = args.max_chars.unwrap_or(config.max_chars).clamp(200, MAX_CHARS);
-    let session = call.daemon.sessions.target(&call.caller, args.target.as_deref()).await?;
-    let job = session.execute(args.code, timeout, args.on_timeout.unwrap_or_default(), &call.caller.client).await?;
+    let target = call.target(args.target.as_deref(), Purpose::Run).await?;
+    let work = Work::Code { code: args.code, path: None };
+    let from = (&call.caller, call.caller.client.as_str());
+    let job = target.run(from, work, timeout, args.on_timeout.unwrap_or_default()).await?;
     let form = args.output.unwrap_or_default();
-    wait_and_report(&call, &session, &job, wait, max_chars, form).await
+    wait_and_report(&call, &target, &job, wait, max_chars, form).await
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -76,17 +82,17 @@ pub struct RunFileArgs {
 
 pub async fn run_file(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: RunFileArgs = parse(&call)?;
-    let session = call.daemon.sessions.target(&call.caller, args.target.as_deref()).await?;
+    let session = call.session(args.target.as_deref(), Purpose::Run).await?;
     let name = args.path.display().to_string();
     let file = session.workspace().seen_as.join(args.path);
     let work = Work::File { file, name, args: args.args.unwrap_or_default() };
-    run(&call, &session, work, args.wait_s, args.timeout_s).await
+    run(&call, &Target::Session(session), work, args.wait_s, args.timeout_s).await
 }
 
 /// Runs a cell with the usual clocks and answers in readable form.
 async fn run(
     call: &Call<'_>,
-    session: &core::Session,
+    target: &Target,
     work: Work,
     wait_s: Option<f64>,
     timeout_s: Option<f64>,
@@ -97,8 +103,9 @@ async fn run(
         Some(timeout) => Some(timeout).filter(|timeout| !timeout.is_zero()),
         None => config.timeout,
     };
-    let job = session.run(work, timeout, OnTimeout::default(), &call.caller.client).await?;
-    wait_and_report(call, session, &job, wait, config.max_chars, OutputForm::default()).await
+    let from = (&call.caller, call.caller.client.as_str());
+    let job = target.run(from, work, timeout, OnTimeout::default()).await?;
+    wait_and_report(call, target, &job, wait, config.max_chars, OutputForm::default()).await
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -154,8 +161,8 @@ async fn run_around(
     code: String,
     target: Option<&str>,
 ) -> Result<CallToolResult, ToolError> {
-    let session = call.daemon.sessions.target(&call.caller, target).await?;
-    run(call, &session, Work::Code { code, path: Some(path) }, None, None).await
+    let target = call.target(target, Purpose::Run).await?;
+    run(call, &target, Work::Code { code, path: Some(path) }, None, None).await
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -169,7 +176,7 @@ pub struct UndoArgs {
 
 pub async fn undo(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: UndoArgs = parse(&call)?;
-    let session = call.daemon.sessions.reach(&call.caller, &args.target).await?;
+    let session = call.session(Some(&args.target), Purpose::Run).await?;
     Ok(render::data(&session.undo(args.to).await?, None))
 }
 
@@ -186,7 +193,8 @@ pub struct BranchArgs {
 
 pub async fn branch(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: BranchArgs = parse(&call)?;
-    let session = call.daemon.sessions.branch(&call.caller, &args.target, args.name, args.at).await?;
+    let original = call.session(Some(&args.target), Purpose::Run).await?;
+    let session = call.daemon.sessions.branch(&call.caller, &original.info.handle, args.name, args.at).await?;
     let status = session.status();
     let line = status.line();
     Ok(render::data(&status, Some(line)))
@@ -215,19 +223,19 @@ pub async fn get_job(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let job = job.ok_or(core::Error::UnknownJob { job: args.job })?;
     let form = args.output.unwrap_or_default();
     if let Some(execution) = job.execution() {
-        return Ok(tell(call.daemon, &job, Some(&execution), call.take_note(), (max_chars, form)).await);
+        return Ok(tell(call.daemon, &job, Some(&execution), call.take_notes(), (max_chars, form)).await);
     }
-    let session = call.daemon.session_of(&call.caller, &job.session)?;
+    let target = call.daemon.target_of_job(&call.caller, &job)?;
     if args.cancel == Some(true) {
-        session.interrupt(Some(&job.id)).await?;
+        call.note(target.interrupt(Some(&job.id)).await?.notes);
     }
-    wait_and_report(&call, &session, &job, wait, max_chars, form).await
+    wait_and_report(&call, &target, &job, wait, max_chars, form).await
 }
 
 /// Waits for a job, tells the client how it goes if it wants to know, and interrupts the cell if the client cancels.
 async fn wait_and_report(
     call: &Call<'_>,
-    session: &core::Session,
+    target: &Target,
     job: &Arc<Job>,
     wait: Duration,
     max_chars: usize,
@@ -246,7 +254,7 @@ async fn wait_and_report(
         biased;
         execution = ended => execution,
         () = call.cancelled() => {
-            session.interrupt(Some(&job.id)).await?;
+            target.interrupt(Some(&job.id)).await?;
             job.execution()
         }
     };
@@ -254,9 +262,9 @@ async fn wait_and_report(
         let daemon = call.daemon.clone();
         let render = move |job: Arc<Job>| async move {
             let execution = job.execution();
-            tell(&daemon, &job, execution.as_deref(), None, (max_chars, form)).await
+            tell(&daemon, &job, execution.as_deref(), Vec::new(), (max_chars, form)).await
         };
-        if let Some(task) = call.daemon.tasks.of_job(session.clone(), job.clone(), render) {
+        if let Some(task) = call.daemon.tasks.of_job(target.clone(), job.clone(), render) {
             call.become_task(task);
             return Ok(CallToolResult::success(Vec::new()));
         }
@@ -264,7 +272,7 @@ async fn wait_and_report(
     if let Some(refusal) = execution.as_ref().and_then(|execution| execution.refused.clone()) {
         return Err(core::Error::Refused(refusal).into());
     }
-    Ok(tell(call.daemon, job, execution.as_deref(), call.take_note(), (max_chars, form)).await)
+    Ok(tell(call.daemon, job, execution.as_deref(), call.take_notes(), (max_chars, form)).await)
 }
 
 /// A job as the caller wants to see it.
@@ -272,7 +280,7 @@ async fn tell(
     daemon: &Daemon,
     job: &Job,
     execution: Option<&core::Execution>,
-    notes: Option<String>,
+    notes: Vec<String>,
     (max_chars, form): (usize, OutputForm),
 ) -> CallToolResult {
     let mut report = Report::new(job, execution, max_chars);
@@ -344,8 +352,8 @@ pub struct TargetArgs {
 
 pub async fn interrupt(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: TargetArgs = parse(&call)?;
-    let session = call.daemon.session_of(&call.caller, &args.target)?;
-    Ok(render::data(&session.interrupt(None).await?, None))
+    let target = call.target(Some(&args.target), Purpose::AsItIs).await?;
+    Ok(render::data(&target.interrupt(None).await?, None))
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -422,7 +430,7 @@ pub struct Restarted {
 
 pub async fn restart(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: RestartArgs = parse(&call)?;
-    let session = call.daemon.sessions.reach(&call.caller, &args.target).await?;
+    let session = call.session(Some(&args.target), Purpose::Run).await?;
     let mode = args.mode.unwrap_or_default();
     let notes = match (args.keep_variables.unwrap_or_default(), mode) {
         (false, mode) => session.restart(mode).await?,
@@ -451,43 +459,56 @@ pub struct Closed {
 
 pub async fn close(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: CloseArgs = parse(&call)?;
-    let closed = call.daemon.sessions.close(&call.caller, &args.target, args.forget.unwrap_or_default()).await?;
+    let closed = call.daemon.close_target(&call.caller, &args.target, args.forget.unwrap_or_default()).await?;
     Ok(render::data(&Closed { closed }, None))
 }
 
 pub async fn save(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: TargetArgs = parse(&call)?;
-    let session = call.daemon.session_of(&call.caller, &args.target)?;
+    let session = call.session(Some(&args.target), Purpose::AsItIs).await?;
     Ok(render::data(&call.daemon.sessions.save(&session).await?, None))
 }
 
-#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     Session,
+    App,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListArgs {
-    #[expect(dead_code, reason = "sessions are the only kind yet, and the schema says so")]
     kind: Option<Kind>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Targets {
-    sessions: Vec<core::Status>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sessions: Option<Vec<core::Status>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    apps: Option<Vec<app::Status>>,
 }
 
-pub fn list(call: &Call<'_>) -> Result<CallToolResult, ToolError> {
-    let ListArgs { .. } = parse(call)?;
-    let sessions = call.daemon.sessions.statuses(&call.caller);
-    let lines: Vec<_> = sessions.iter().map(core::Status::line).collect();
-    let text = if lines.is_empty() { "no session is open; execute opens one".to_owned() } else { lines.join("\n") };
-    Ok(render::data(&Targets { sessions }, Some(text)))
+pub async fn list(call: Call<'_>) -> Result<CallToolResult, ToolError> {
+    let ListArgs { kind } = parse(&call)?;
+    let sessions = (kind != Some(Kind::App)).then(|| call.daemon.sessions.statuses(&call.caller));
+    let apps = match kind {
+        Some(Kind::Session) => None,
+        _ => Some(call.daemon.apps.statuses(&call.caller).await),
+    };
+    let mut lines: Vec<_> = sessions.iter().flatten().map(core::Status::line).collect();
+    lines.extend(apps.iter().flatten().map(app::Status::line));
+    if lines.is_empty() {
+        lines.push(match kind {
+            Some(Kind::App) => "no app is running".to_owned(),
+            _ => "no session is open; execute opens one".to_owned(),
+        });
+    }
+    Ok(render::data(&Targets { sessions, apps }, Some(lines.join("\n"))))
 }
 
-fn duration(name: &str, value: Option<f64>) -> Result<Option<Duration>, ToolError> {
+pub(super) fn duration(name: &str, value: Option<f64>) -> Result<Option<Duration>, ToolError> {
     let Some(value) = value else { return Ok(None) };
     seconds(value).map(Some).ok_or_else(|| ToolError {
         kind: "bad_argument",

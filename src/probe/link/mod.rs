@@ -103,6 +103,7 @@ impl Refusal {
         "failed",
         "interrupted",
         "needs_code",
+        "no_screenshot",
         "no_source",
         "no_such_attribute",
         "no_such_file",
@@ -110,8 +111,10 @@ impl Refusal {
         "no_such_name",
         "not_a_file",
         "not_found",
+        "not_interruptible",
         "not_readable",
         "not_text",
+        "readonly",
         "too_large",
     ];
 
@@ -206,7 +209,7 @@ impl Link {
         };
         let template = probes.templates.get(&key, nursery.as_ref()).await?;
         let mut first = Vec::with_capacity(4096);
-        wire::encode(Request { ch: CHANNEL, id: Self::START, op: Op::Start(start), blob: 0 }, &[], &mut first);
+        wire::encode(Request { ch: CHANNEL, id: Self::START, op: Op::Start(start), client: None, blob: 0 }, &[], &mut first);
         let result = if let (Some(confinement), Some(nursery)) = (&confinement, &nursery) {
             let keeper = nursery.keeper(&confinement.keeper_request()).await?;
             Self::fork(template, Some((confinement, keeper)), &first).await
@@ -346,7 +349,7 @@ impl Link {
         let id = self.next_id;
         self.next_id += 1;
         let mut frame = Vec::with_capacity(256 + blob.len());
-        wire::encode(Request { ch: CHANNEL, id, op, blob: 0 }, blob, &mut frame);
+        wire::encode(Request { ch: CHANNEL, id, op, client: None, blob: 0 }, blob, &mut frame);
         self.write(&frame).await?;
         Ok(id)
     }

@@ -1,0 +1,269 @@
+//! Code that runs in an app: a job like a session's cell, but in a process that is not ours to stop. What outlives its time goes on there.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{App, Entry, Error, Link, link::Answers, link::End, scratch_of, why};
+use crate::{
+    caller::Caller,
+    journal::EventKind,
+    output::Stream,
+    probe::{
+        link::Refusal,
+        wire::{CellOutcome, Event, Op, Raised, Reply},
+    },
+    session::{Execution, Interrupted, Job, MAX_CODE_BYTES, Outcome, ended},
+};
+
+/// How long a call may take to notice an interrupt before the caller is told that it has not.
+const INTERRUPT_GRACE: Duration = Duration::from_secs(3);
+/// How long the probe may take to say whether it could interrupt.
+const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A call that has not ended.
+#[derive(Debug, Clone)]
+pub(super) struct Running {
+    pub(super) request: u64,
+    pub(super) job: Arc<Job>,
+    pub(super) entry: Arc<Entry>,
+    link: Arc<Link>,
+}
+
+/// The newest call that has ended.
+#[derive(Debug)]
+pub(super) struct Last {
+    pub(super) call: u64,
+    pub(super) ended: Instant,
+}
+
+impl App {
+    /// Starts a call and returns its job at once. `path` is what the code was made around, if it was made by pylair.
+    pub async fn run(
+        &self,
+        caller: &Caller,
+        client: &str,
+        (code, path): (String, Option<String>),
+        timeout: Option<Duration>,
+    ) -> Result<Arc<Job>, Error> {
+        if code.len() > MAX_CODE_BYTES {
+            return Err(Error::CodeTooLong(code.len()));
+        }
+        let call = {
+            let mut live = self.instance.live();
+            live.calls += 1;
+            live.calls
+        };
+        let id = format!("{}-{call}", self.instance.handle);
+        let parts = &self.apps.parts;
+        let capture = parts.outputs.capture(&id)?;
+        let op = Op::Execute { cell: call, path };
+        let (link, answers) = self.request(op, Some(&scratch_of(caller)), code.as_bytes()).await?;
+        let job = Arc::new(Job::new(id, caller.owner.clone(), self.name().into(), call, capture, None));
+        let running = Running { request: answers.id, job: job.clone(), entry: self.entry.clone(), link };
+        self.instance.live().running.push(running);
+        self.apps.remember_last(self);
+        parts.jobs.add(job.clone());
+        let started =
+            EventKind::CellStarted { cell: call, job: job.id.clone(), code, code_cut: false, client: client.to_owned() };
+        parts.journal.record(&job.owner, &job.session, started);
+        tokio::spawn(self.clone().follow(job.clone(), answers, timeout));
+        Ok(job)
+    }
+
+    /// Takes what comes back of a call until its end, which may be long after its caller was told that its time is over.
+    async fn follow(self, job: Arc<Job>, mut answers: Answers, timeout: Option<Duration>) {
+        // A deadline past the end of time is none.
+        let deadline = timeout.and_then(|timeout| tokio::time::Instant::now().checked_add(timeout));
+        let mut notes = Vec::new();
+        let mut timed_out = false;
+        let ended = loop {
+            let over = async {
+                match deadline {
+                    Some(deadline) if !timed_out => tokio::time::sleep_until(deadline).await,
+                    _ => std::future::pending().await,
+                }
+            };
+            let frame = tokio::select! {
+                biased;
+                frame = answers.next() => frame,
+                () = over => {
+                    timed_out = true;
+                    self.tell_timeout(&job, timeout.unwrap_or_default(), std::mem::take(&mut notes));
+                    continue;
+                }
+            };
+            match frame {
+                Ok((reply, blob)) => match reply.ev {
+                    Event::Output => {
+                        let stream = if reply.stream == 2 { Stream::Stderr } else { Stream::Stdout };
+                        job.capture.push(stream, &blob);
+                    }
+                    Event::Display if !timed_out => {
+                        let kept = ended::keep_display(&self.apps.parts.outputs, &job, reply, blob).await;
+                        for event in kept.0 {
+                            self.apps.parts.journal.record(&job.owner, &job.session, event);
+                        }
+                        notes.extend(kept.1);
+                    }
+                    Event::Done => break Ok((reply, blob)),
+                    _ => {}
+                },
+                Err(end) => break Err(end),
+            }
+        };
+        {
+            let mut live = self.instance.live();
+            live.running.retain(|running| running.job.id != job.id);
+            live.last = Some(Last { call: job.cell, ended: Instant::now() });
+        }
+        if timed_out {
+            let how = match &ended {
+                Ok((reply, _)) => reply.outcome.map_or("refused", |outcome| outcome_of(outcome).as_str()).to_owned(),
+                Err(End::Died(_)) => "died with its process".to_owned(),
+                Err(end) => format!("its end was not heard of, because {}", why(end)),
+            };
+            let seconds = job.started.elapsed().as_secs_f64();
+            let note = format!("call {}, which had run out of its time, has ended after {seconds:.1} s: {how}", job.cell);
+            self.instance.live().notes.push(note);
+            return;
+        }
+        let execution = match ended {
+            Ok((reply, blob)) => self.ended_by_itself(&job, reply, blob, notes).await,
+            Err(End::Died(how)) => self.died(&job, how, notes).await,
+            Err(end) => self.lost(&job, &end, notes),
+        };
+        self.finish(&job, execution);
+    }
+
+    fn finish(&self, job: &Job, mut execution: Execution) {
+        let ended = job.close_output(&mut execution);
+        self.apps.parts.journal.record(&job.owner, &job.session, ended);
+        job.finish(execution);
+    }
+
+    fn tell_timeout(&self, job: &Job, timeout: Duration, mut notes: Vec<String>) {
+        let call = job.cell;
+        notes.push(format!("the call ran longer than timeout_s={}", timeout.as_secs_f64()));
+        notes.push(format!(
+            "it is still running in the app as call {call}; it is not stopped and not run again; interrupt(target=\"{}\") \
+             tries to stop it, and the next answer about the app after its end says how it ended",
+            self.name()
+        ));
+        self.finish(job, Execution::cut_short(Outcome::TimedOut, job.started.elapsed(), notes));
+    }
+
+    async fn ended_by_itself(&self, job: &Job, reply: Reply, blob: Vec<u8>, mut notes: Vec<String>) -> Execution {
+        let outcome = outcome_of(reply.outcome.unwrap_or(CellOutcome::Raised));
+        notes.extend(self.take_notes());
+        let mut execution =
+            Execution::of_reply(outcome, reply, blob, notes, (job, &self.apps.parts.outputs)).await;
+        if self.instance.is_gone() {
+            execution.notes.push(format!("the process {} has ended right after the call", self.entry.pid));
+            execution.notes.push(self.successor(job).await);
+        }
+        execution
+    }
+
+    async fn died(&self, job: &Job, how: Option<String>, mut notes: Vec<String>) -> Execution {
+        notes.extend(self.take_notes());
+        let how = how.unwrap_or_else(|| "nobody but its parent knows how".to_owned());
+        let message = format!("the process {} of the app `{}` ended: {how}", self.entry.pid, self.entry.app_id);
+        notes.push(self.successor(job).await);
+        let mut execution = Execution::cut_short(Outcome::Died, job.started.elapsed(), notes);
+        execution.error =
+            Some(Raised { kind: "ProcessEnded".to_owned(), message, traceback: String::new(), line: None });
+        execution
+    }
+
+    /// What there is now instead of a process that has ended.
+    async fn successor(&self, job: &Job) -> String {
+        let id = &self.entry.app_id;
+        let directory = self.apps.directory.clone();
+        let read = tokio::task::spawn_blocking(move || super::registry::read(&directory)).await.unwrap_or_default();
+        let now: Vec<_> = read.iter().filter(|entry| entry.app_id == *id).map(super::name_of).collect();
+        // Whoever asks next need not be told again.
+        self.apps.known.lock().expect("no panic while locked").last.retain(|_, last| last.process != self.instance.process);
+        tracing::debug!(job = job.id, "the process of a call has ended");
+        match now.as_slice() {
+            [] => format!("no process of the app `{id}` is running now"),
+            names => format!("the app `{id}` is running again as {}", names.join(", ")),
+        }
+    }
+
+    /// The connection ended and the process did not.
+    fn lost(&self, job: &Job, end: &End, mut notes: Vec<String>) -> Execution {
+        notes.extend(self.take_notes());
+        let mut execution = Execution::cut_short(Outcome::Raised, job.started.elapsed(), notes);
+        execution.refuse(Refusal {
+            message: format!(
+                "the connection to {} ended while call {} ran, and its process goes on: {}",
+                self.name(),
+                job.cell,
+                why(end)
+            ),
+            kind: Some("connection_lost".to_owned()),
+            hint: Some("the call may have come to its end; its answer is lost and it is not run again".to_owned()),
+        });
+        execution
+    }
+
+    /// Interrupts the given job, or every call of ours that runs, and says whether that could be done.
+    pub async fn interrupt(&self, job: Option<&str>) -> Result<Interrupted, Error> {
+        let running: Vec<_> = {
+            let live = self.instance.live();
+            let wanted = |running: &&Running| job.is_none_or(|job| running.job.id == job);
+            live.running.iter().filter(wanted).cloned().collect()
+        };
+        let mut interrupted = Interrupted { session: self.name(), job: None, outcome: None, notes: Vec::new() };
+        if running.is_empty() {
+            interrupted.notes.push("nothing was running".to_owned());
+        }
+        let said = futures::future::join_all(running.iter().map(|running| self.interrupt_one(running))).await;
+        for (running, said) in running.iter().zip(said) {
+            interrupted.job = Some(running.job.id.clone());
+            interrupted.outcome = running.job.execution().map(|execution| execution.outcome);
+            interrupted.notes.extend(said.map(|said| format!("call {}: {said}", running.job.cell)));
+        }
+        Ok(interrupted)
+    }
+
+    /// What is to be said about it, if anything.
+    async fn interrupt_one(&self, running: &Running) -> Option<String> {
+        let asked = async {
+            let mut answers = running.link.request(Op::Interrupt { call: running.request }, None, &[]).await?;
+            answers.next().await.ok()
+        };
+        match tokio::time::timeout(INTERRUPT_TIMEOUT, asked).await {
+            Err(_) => return Some("the app does not answer, so it could not be interrupted".to_owned()),
+            // The connection ended, and the call's own answer says how.
+            Ok(None) => {}
+            Ok(Some((reply, _))) => {
+                if let Some(refused) = reply.refused {
+                    return Some(format!("it could not be interrupted: {refused}"));
+                }
+            }
+        }
+        let ended = tokio::time::timeout(INTERRUPT_GRACE, async {
+            while self.instance.live().running.iter().any(|other| other.job.id == running.job.id) {
+                match running.job.execution() {
+                    // Its caller was told long ago, so its end shows in the list only.
+                    Some(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+                    None => drop(running.job.ended().await),
+                }
+            }
+        });
+        let unheard = "it was told to stop and has not yet: it may be in a call into C, or ignore KeyboardInterrupt; a process \
+                       of yours is not killed";
+        ended.await.is_err().then(|| unheard.to_owned())
+    }
+}
+
+fn outcome_of(said: CellOutcome) -> Outcome {
+    match said {
+        CellOutcome::Ok => Outcome::Ok,
+        CellOutcome::Raised => Outcome::Raised,
+        CellOutcome::Interrupted => Outcome::Interrupted,
+    }
+}

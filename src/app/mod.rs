@@ -1,0 +1,390 @@
+//! Apps: processes of somebody else's that pylair visits.
+//!
+//! `Apps` is the collection: it reads the registry and remembers what it has seen. `App` is a handle to one process. Calls that run code
+//! become jobs like a session's cells (`calls`); a link is opened when it is needed and closed when it is not.
+
+mod calls;
+mod error;
+mod link;
+mod process;
+pub mod registry;
+mod status;
+
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use serde::de::DeserializeOwned;
+
+pub use error::Error;
+pub use registry::Entry;
+pub use status::{RunningCall, State, Status};
+
+use crate::{
+    caller::{Caller, DefaultSession, Door, Process, Scope},
+    probe::{
+        link::Refusal,
+        wire::{Op, Reply},
+    },
+    session::{self, Parts},
+    target::Reference,
+};
+use link::{End, Link};
+use process::{Doing, doing};
+
+/// How long an app may take to look something up, or to greet us.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// One whose process is stopped is not waited for as long.
+const STOPPED_TIMEOUT: Duration = Duration::from_secs(1);
+/// Processes that are remembered after they have gone.
+const REMEMBERED: usize = 256;
+
+/// An app as it is written back to callers.
+pub fn name_of(entry: &Entry) -> String {
+    Reference::App { id: entry.app_id.clone(), pid: Some(entry.pid) }.to_string()
+}
+
+/// All apps of this user.
+#[derive(Debug)]
+pub struct Apps {
+    directory: PathBuf,
+    parts: Arc<Parts>,
+    known: Mutex<Known>,
+}
+
+/// What is remembered between calls.
+#[derive(Debug, Default)]
+struct Known {
+    instances: HashMap<Process, Arc<Instance>>,
+    /// The process that last ran code under an id.
+    last: HashMap<String, Arc<Instance>>,
+}
+
+/// A handle to one process.
+#[derive(Debug, Clone)]
+pub struct App {
+    pub entry: Arc<Entry>,
+    apps: Arc<Apps>,
+    instance: Arc<Instance>,
+}
+
+/// One process, for as long as somebody remembers it.
+#[derive(Debug)]
+struct Instance {
+    process: Process,
+    /// Opaque and unique: the beginning of its job ids.
+    handle: String,
+    link: tokio::sync::Mutex<Option<Arc<Link>>>,
+    live: Mutex<Live>,
+}
+
+#[derive(Debug, Default)]
+struct Live {
+    calls: u64,
+    running: Vec<calls::Running>,
+    last: Option<calls::Last>,
+    gone: Option<Gone>,
+    /// What the next answer must say.
+    notes: Vec<String>,
+}
+
+/// The end of a process that we saw.
+#[derive(Debug)]
+struct Gone {
+    at: Instant,
+    how: Option<String>,
+}
+
+impl Instance {
+    fn new(process: Process) -> Self {
+        let (handle, link) = (session::new_handle(), tokio::sync::Mutex::default());
+        Self { process, handle, link, live: Mutex::default() }
+    }
+
+    fn is_gone(&self) -> bool {
+        doing(self.process) == Doing::Ended
+    }
+
+    fn live(&self) -> std::sync::MutexGuard<'_, Live> {
+        self.live.lock().expect("no panic while locked")
+    }
+
+    /// What became of a process that is gone, with the call it came after.
+    fn epitaph(&self) -> String {
+        let live = self.live();
+        let pid = self.process.pid;
+        let how = live.gone.as_ref().and_then(|gone| gone.how.clone()).map(|how| format!(" ({how})"));
+        let how = how.unwrap_or_default();
+        match (&live.gone, &live.last) {
+            (Some(gone), Some(last)) => {
+                let after = gone.at.saturating_duration_since(last.ended).as_secs_f64();
+                format!("the process {pid} ended {after:.1} s after call {}{how}", last.call)
+            }
+            (None, Some(last)) => format!("the process {pid} ended some time after call {}", last.call),
+            _ => format!("the process {pid} has ended{how}"),
+        }
+    }
+}
+
+impl Apps {
+    pub fn new(directory: PathBuf, parts: Arc<Parts>) -> Arc<Self> {
+        Arc::new(Self { directory, parts, known: Mutex::default() })
+    }
+
+    /// Whether a caller may see apps at all: they are processes of the user's own.
+    pub fn visible_to(caller: &Caller) -> bool {
+        caller.door != Door::Http || caller.may(Scope::Admin)
+    }
+
+    /// All apps whose process is there.
+    pub async fn list(self: &Arc<Self>, caller: &Caller) -> Vec<App> {
+        if !Self::visible_to(caller) {
+            return Vec::new();
+        }
+        let directory = self.directory.clone();
+        let entries = tokio::task::spawn_blocking(move || registry::read(&directory)).await.unwrap_or_default();
+        let mut known = self.known.lock().expect("no panic while locked");
+        if known.instances.len() > entries.len() + REMEMBERED {
+            known.instances.retain(|process, instance| {
+                entries.iter().any(|entry| entry.process() == *process) || !instance.live().running.is_empty()
+            });
+        }
+        let instance = |entry: Entry| App {
+            instance: known
+                .instances
+                .entry(entry.process())
+                .or_insert_with(|| Arc::new(Instance::new(entry.process())))
+                .clone(),
+            entry: Arc::new(entry),
+            apps: self.clone(),
+        };
+        entries.into_iter().map(instance).collect()
+    }
+
+    /// The app of this id; `pid` says which if there are several.
+    pub async fn find(self: &Arc<Self>, caller: &Caller, id: &str, pid: Option<i32>) -> Result<App, Error> {
+        let apps = self.list(caller).await;
+        let mut named: Vec<_> = apps.iter().filter(|app| app.entry.app_id == id).cloned().collect();
+        if let Some(pid) = pid {
+            named.retain(|app| app.entry.pid == pid);
+        }
+        match named.as_slice() {
+            [only] => {
+                self.notice_successor(only);
+                Ok(only.clone())
+            }
+            [] => Err(Error::Unknown {
+                id: pid.map_or_else(|| id.to_owned(), |pid| format!("{id}@{pid}")),
+                ended: self.last_of(id).filter(|last| last.is_gone()).map(|last| last.epitaph()),
+                running: apps.iter().map(App::name).collect(),
+            }),
+            several => Err(Error::Ambiguous { id: id.to_owned(), instances: several.iter().map(App::name).collect() }),
+        }
+    }
+
+    /// The app that this process is.
+    pub async fn find_process(self: &Arc<Self>, caller: &Caller, pid: i32) -> Result<App, Error> {
+        let apps = self.list(caller).await;
+        let found = apps.iter().find(|app| app.entry.pid == pid).cloned();
+        let found = found.ok_or_else(|| Error::NotAnApp { pid, running: apps.iter().map(App::name).collect() })?;
+        self.notice_successor(&found);
+        Ok(found)
+    }
+
+    fn last_of(&self, id: &str) -> Option<Arc<Instance>> {
+        self.known.lock().expect("no panic while locked").last.get(id).cloned()
+    }
+
+    /// The process that code was run in has ended, and the id is another's now: whoever asks next is told.
+    fn notice_successor(&self, app: &App) {
+        let id = &app.entry.app_id;
+        let Some(last) = self.last_of(id).filter(|last| last.process != app.instance.process && last.is_gone()) else {
+            return;
+        };
+        let note = format!("{}; `{id}` is now process {}", last.epitaph(), app.entry.pid);
+        app.instance.live().notes.push(note);
+        self.known.lock().expect("no panic while locked").last.remove(id);
+    }
+
+    fn remember_last(&self, app: &App) {
+        let mut known = self.known.lock().expect("no panic while locked");
+        if known.last.len() > REMEMBERED {
+            known.last.retain(|_, instance| !instance.is_gone());
+        }
+        known.last.insert(app.entry.app_id.clone(), app.instance.clone());
+    }
+
+    /// The app whose job this is, also when its process is gone.
+    pub fn of_job(self: &Arc<Self>, job: &session::Job) -> Option<App> {
+        let known = self.known.lock().expect("no panic while locked");
+        let is_its = |running: &calls::Running| running.job.id == job.id;
+        let instance = known.instances.values().find(|instance| instance.live().running.iter().any(is_its))?.clone();
+        let entry = instance.live().running.iter().find(|running| is_its(running))?.entry.clone();
+        Some(App { entry, apps: self.clone(), instance })
+    }
+}
+
+/// Whose scratch namespace a caller uses: the one that goes with its default session.
+fn scratch_of(caller: &Caller) -> String {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let default = match &caller.default_session {
+        DefaultSession::ProcessTree(process) => format!("tree-{}-{}", process.pid, process.started),
+        // An app has no use for the id itself, which is as good as a key to the session.
+        DefaultSession::McpSession(id) => {
+            let mut hasher = DefaultHasher::new();
+            id.hash(&mut hasher);
+            format!("mcp-{:016x}", hasher.finish())
+        }
+        DefaultSession::Fresh => "http".to_owned(),
+        DefaultSession::Main => "main".to_owned(),
+    };
+    format!("{}/{default}", caller.owner)
+}
+
+impl App {
+    /// As it is written back to callers: `app:web@4711`.
+    pub fn name(&self) -> String {
+        name_of(&self.entry)
+    }
+
+    /// What an answer about this app must say besides its own, once.
+    pub fn take_notes(&self) -> Vec<String> {
+        std::mem::take(&mut self.instance.live().notes)
+    }
+
+    /// A connection: the open one, or a new one.
+    async fn link(&self) -> Result<Arc<Link>, Error> {
+        let mut slot = self.instance.link.lock().await;
+        if let Some(link) = slot.as_ref().filter(|link| !link.is_over()) {
+            if link.is_full() {
+                return Err(Error::Full { target: self.name() });
+            }
+            return Ok(link.clone());
+        }
+        let opening = Link::open(&self.entry);
+        let link = self.patiently(ANSWER_TIMEOUT, opening).await??;
+        *slot = Some(link.clone());
+        tokio::spawn(watch(self.instance.clone(), link.clone()));
+        Ok(link)
+    }
+
+    /// Waits for an app, but not for long when its process is stopped.
+    async fn patiently<T>(&self, limit: Duration, answer: impl Future<Output = T>) -> Result<T, Error> {
+        tokio::pin!(answer);
+        let first = STOPPED_TIMEOUT.min(limit);
+        if let Ok(answer) = tokio::time::timeout(first, &mut answer).await {
+            return Ok(answer);
+        }
+        let silent = |stopped| Error::NotAnswering { target: self.name(), stopped };
+        if doing(self.instance.process) == Doing::Stopped {
+            return Err(silent(true));
+        }
+        let rest = limit.saturating_sub(first);
+        let answered = tokio::time::timeout(rest, answer).await;
+        answered.map_err(|_| silent(doing(self.instance.process) == Doing::Stopped))
+    }
+
+    /// Sends a request over a connection that is known to be there. One that was not sent is sent over another.
+    async fn request(&self, op: Op, client: Option<&str>, blob: &[u8]) -> Result<(Arc<Link>, link::Answers), Error> {
+        let link = self.link().await?;
+        if let Some(answers) = self.patiently(ANSWER_TIMEOUT, link.request(op.clone(), client, blob)).await? {
+            return Ok((link, answers));
+        }
+        let link = self.link().await?;
+        let answers = self.patiently(ANSWER_TIMEOUT, link.request(op, client, blob)).await?;
+        answers.map(|answers| (link, answers)).ok_or_else(|| Error::Lost { target: self.name(), why: why(&End::Left) })
+    }
+
+    /// Asks something that runs as no job, and waits for the answer.
+    async fn ask(
+        &self,
+        caller: Option<&Caller>,
+        op: Op,
+        blob: &[u8],
+        limit: Duration,
+    ) -> Result<(Reply, Vec<u8>), Error> {
+        let client = caller.map(scratch_of);
+        let (_, mut answers) = self.request(op, client.as_deref(), blob).await?;
+        let answered = async {
+            loop {
+                match answers.next().await {
+                    Ok((reply, blob)) if reply.ev == crate::probe::wire::Event::Done => return Ok((reply, blob)),
+                    // Output of code that was run to look has nowhere to go.
+                    Ok(_) => {}
+                    Err(end) => return Err(self.error_of(end)),
+                }
+            }
+        };
+        let (reply, blob) = self.patiently(limit, answered).await??;
+        match reply.refused {
+            Some(message) => Err(Error::Refused(Refusal { message, kind: reply.kind, hint: reply.hint })),
+            None => Ok((reply, blob)),
+        }
+    }
+
+    fn error_of(&self, end: End) -> Error {
+        match end {
+            End::Died(how) => Error::Died { target: self.name(), how },
+            end => Error::Lost { target: self.name(), why: why(&end) },
+        }
+    }
+
+    /// Asks for what is answered as JSON.
+    pub async fn ask_json<T: DeserializeOwned>(
+        &self,
+        caller: Option<&Caller>,
+        op: Op,
+        blob: &[u8],
+        limit: Duration,
+    ) -> Result<T, Error> {
+        let (_, answer) = self.ask(caller, op, blob, limit).await?;
+        serde_json::from_slice(&answer)
+            .map_err(|error| Error::Unreadable { target: self.name(), why: error.to_string() })
+    }
+
+    /// Looks something up, which takes no time worth speaking of.
+    pub async fn look<T: DeserializeOwned>(&self, caller: &Caller, op: Op, blob: &[u8]) -> Result<T, Error> {
+        self.ask_json(Some(caller), op, blob, ANSWER_TIMEOUT).await
+    }
+
+    /// A picture of the app, or of what `code` makes, with what kind it is and notes.
+    pub async fn screenshot(
+        &self,
+        caller: &Caller,
+        code: Option<&str>,
+        limit: Duration,
+    ) -> Result<(String, Vec<u8>, Vec<String>), Error> {
+        let blob = code.unwrap_or_default().as_bytes();
+        let (reply, picture) = self.ask(Some(caller), Op::Screenshot, blob, limit).await?;
+        Ok((reply.mime.unwrap_or_else(|| "image/png".to_owned()), picture, reply.notes))
+    }
+
+    /// Takes a probe that came in from outside out again.
+    pub async fn detach(&self) -> Result<(), Error> {
+        if self.entry.how != "attach" {
+            return Err(Error::NotAttached { target: self.name() });
+        }
+        self.ask(None, Op::Detach, &[], ANSWER_TIMEOUT).await.map(drop)
+    }
+}
+
+/// Why a connection ended though the process goes on.
+fn why(end: &End) -> String {
+    match end {
+        End::Garbage(why) => format!("its probe sent something that is no frame ({why})"),
+        _ => "its probe was stopped or detached".to_owned(),
+    }
+}
+
+/// Notes the end of a process that a link was open to.
+async fn watch(instance: Arc<Instance>, link: Arc<Link>) {
+    // The slot must not keep the link from closing when nobody uses it.
+    let end = link.ended().await;
+    drop(link);
+    if let End::Died(how) = end {
+        instance.live().gone = Some(Gone { at: Instant::now(), how });
+    }
+}

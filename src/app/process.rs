@@ -1,0 +1,150 @@
+//! Processes that are not ours, as the kernel shows them: whether one is still the same, what it is doing, how it ended.
+
+use std::{
+    fs, io,
+    os::fd::{AsRawFd, OwnedFd},
+};
+
+use rustix::process::{Pid, PidfdFlags};
+use tokio::io::unix::AsyncFd;
+
+use crate::{caller::Process, descriptor, probe::exit::describe_exit};
+
+/// What `/proc/PID/stat` says, as far as we ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stat {
+    state: char,
+    started: u64,
+    /// Of one that has ended and was not reaped, if we may see it.
+    status: Option<i32>,
+}
+
+fn read(pid: i32) -> Option<Stat> {
+    parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn parse(text: &str) -> Option<Stat> {
+    let fields: Vec<&str> = text.trim_end().get(text.rfind(')')? + 2..)?.split(' ').collect();
+    let state = fields.first()?.chars().next()?;
+    let status = fields.get(49).and_then(|status| status.parse().ok());
+    Some(Stat { state, started: fields.get(19)?.parse().ok()?, status })
+}
+
+/// What a process is doing, of what matters to one who waits for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Doing {
+    Runs,
+    /// Stopped by a signal, or by a debugger.
+    Stopped,
+    Ended,
+}
+
+/// What a process is doing. One that waits to be reaped has ended, and so has one whose pid is another's now.
+pub(super) fn doing(process: Process) -> Doing {
+    match read(process.pid) {
+        Some(stat) if stat.started != process.started => Doing::Ended,
+        Some(Stat { state: 'Z' | 'X' | 'x', .. }) | None => Doing::Ended,
+        Some(Stat { state: 'T' | 't', .. }) => Doing::Stopped,
+        Some(_) => Doing::Runs,
+    }
+}
+
+/// A hold on a process: its end is seen, and never taken for another's.
+#[derive(Debug)]
+pub(super) struct Held {
+    process: Process,
+    pidfd: AsyncFd<OwnedFd>,
+}
+
+impl Held {
+    /// `NotFound` when it is gone already.
+    pub(super) fn open(process: Process) -> io::Result<Self> {
+        let gone = || io::Error::from(io::ErrorKind::NotFound);
+        let pid = Pid::from_raw(process.pid).ok_or_else(gone)?;
+        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(|error| match error {
+            rustix::io::Errno::SRCH => gone(),
+            error => error.into(),
+        })?;
+        // Looked at after it was opened: what is there now is what the descriptor is of.
+        if doing(process) == Doing::Ended {
+            return Err(gone());
+        }
+        Ok(Self { process, pidfd: descriptor::readable(pidfd)? })
+    }
+
+    /// Returns when it has ended.
+    pub(super) async fn ended(&self) {
+        // An error here would be one of the runtime's, and then nothing is waited for.
+        let _ready = self.pidfd.readable().await;
+    }
+
+    /// How it ended, in words, as far as anybody may know: nobody but its parent is told.
+    pub(super) fn how(&self) -> Option<String> {
+        let status = read(self.process.pid)
+            .filter(|stat| stat.started == self.process.started && stat.state == 'Z')
+            .and_then(|stat| stat.status)
+            .or_else(|| exit_status(self.pidfd.get_ref()))?;
+        match describe_exit(status) {
+            (Some(code), _) => Some(format!("it exited with code {code}")),
+            (None, Some(signal)) => Some(format!("it was killed by {signal}")),
+            (None, None) => None,
+        }
+    }
+}
+
+/// The wait status of a process that was reaped by its parent. Linux 6.15 and newer keep it for whoever holds a pidfd.
+fn exit_status(pidfd: &OwnedFd) -> Option<i32> {
+    const WANTED: u64 = 1 << 3;
+    /// `_IOWR(0xFF, 11, struct pidfd_info)` with the first version of the structure.
+    const PIDFD_GET_INFO: libc::c_ulong = 0xc040_ff0b;
+    #[repr(C)]
+    struct Info {
+        mask: u64,
+        cgroup: u64,
+        ids: [u32; 11],
+        status: i32,
+    }
+    let mut info = Info { mask: WANTED, cgroup: 0, ids: [0; 11], status: 0 };
+    // SAFETY: the kernel writes at most the 64 bytes that the number of the request says, into a structure of that size.
+    let result = unsafe { libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_INFO, &raw mut info) };
+    (result == 0 && info.mask & WANTED != 0).then_some(info.status)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    fn process(pid: u32) -> Process {
+        let pid = pid.cast_signed();
+        Process { pid, started: read(pid).unwrap().started }
+    }
+
+    #[test]
+    fn a_name_with_parentheses_is_no_obstacle() {
+        let text = format!("7 (a) b) S 1 {} 99 {} 768\n", ["0"; 17].join(" "), ["0"; 29].join(" "));
+        assert_eq!(parse(&text), Some(Stat { state: 'S', started: 99, status: Some(768) }));
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_process_is_told_before_and_after_it_was_reaped() {
+        let mut child = Command::new("sh").args(["-c", "read x; exit 3"]).stdin(Stdio::piped()).spawn().unwrap();
+        let held = Held::open(process(child.id())).unwrap();
+        assert_eq!(doing(held.process), Doing::Runs);
+        drop(child.stdin.take());
+        held.ended().await;
+        assert_eq!(doing(held.process), Doing::Ended);
+        assert_eq!(held.how().as_deref(), Some("it exited with code 3"));
+        child.wait().unwrap();
+        assert!(matches!(held.how().as_deref(), Some("it exited with code 3") | None));
+        assert_eq!(Held::open(held.process).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_pid_that_is_anothers_now_is_gone() {
+        let mut other = process(std::process::id());
+        other.started += 1;
+        assert_eq!(doing(other), Doing::Ended);
+    }
+}

@@ -1,0 +1,271 @@
+//! Targets: what a caller means by `target`, and the one set of things that can be done with any of them.
+
+use std::{sync::Arc, time::Duration};
+
+use serde::de::DeserializeOwned;
+
+use super::Daemon;
+use crate::{
+    app::{self, App},
+    caller::{Caller, Scope},
+    probe::wire::Op,
+    session::{self, Interrupted, Job, OnTimeout, Session, Work},
+    target::{self, Reference},
+};
+
+/// A live Python interpreter.
+#[derive(Debug, Clone)]
+pub enum Target {
+    Session(Session),
+    App(App),
+}
+
+/// What a target is wanted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// To run something: the default session is opened if it is not there, a stopped one is started.
+    Run,
+    /// To look at something: a stopped session is started, but none is opened.
+    Look,
+    /// For what it is now: nothing is started.
+    AsItIs,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Session(#[from] session::Error),
+    #[error(transparent)]
+    App(#[from] app::Error),
+    #[error(transparent)]
+    Reference(#[from] target::Error),
+    #[error("there is no target `{target}`")]
+    Unknown { target: String, sessions: Vec<String>, apps: Vec<String> },
+    #[error("there is no failure `{id}`")]
+    NoFailure { id: String },
+    #[error("no target was named")]
+    Unnamed,
+    #[error("{0}")]
+    BadArgument(String),
+    #[error("{what} needs an app, and `{target}` is a session")]
+    AppsOnly { what: &'static str, target: String, instead: &'static str },
+}
+
+impl Error {
+    /// The message with its causes.
+    pub fn message(&self) -> String {
+        match self {
+            Self::Session(error) => error.message(),
+            Self::App(error) => error.message(),
+            _ => self.to_string(),
+        }
+    }
+
+    /// A word for programs.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Session(error) => error.kind(),
+            Self::App(error) => error.kind(),
+            Self::Reference(_) | Self::BadArgument(_) | Self::Unnamed => "bad_argument",
+            Self::Unknown { .. } => "unknown_session",
+            Self::NoFailure { .. } => "unknown_failure",
+            Self::AppsOnly { .. } => "apps_only",
+        }
+    }
+
+    /// The way out.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Session(error) => error.hint(),
+            Self::App(error) => error.hint(),
+            Self::Reference(error) => error.hint().to_owned(),
+            Self::Unknown { sessions, apps, .. } => {
+                let list = |label: &str, names: &[String]| match names {
+                    [] => format!("no {label} is there"),
+                    names => format!("{label}s: {}", names.iter().take(20).cloned().collect::<Vec<_>>().join(", ")),
+                };
+                format!("{}; {}; open_session makes a session", list("session", sessions), list("app", apps))
+            }
+            Self::NoFailure { .. } => "list_targets shows what is running".to_owned(),
+            Self::Unnamed => "name a session or an app".to_owned(),
+            Self::BadArgument(_) => "see the tool's schema".to_owned(),
+            Self::AppsOnly { instead, .. } => (*instead).to_owned(),
+        }
+    }
+}
+
+impl Daemon {
+    /// What a caller means. Every tool that takes a `target` asks here.
+    pub async fn target(&self, caller: &Caller, named: Option<&str>, purpose: Purpose) -> Result<Target, Error> {
+        if purpose == Purpose::Run && !caller.may(Scope::Run) {
+            return Err(session::Error::NotAllowed("run code").into());
+        }
+        let Some(text) = named else {
+            return Ok(Target::Session(match purpose {
+                Purpose::Run => self.sessions.target(caller, None).await?,
+                Purpose::Look => self.sessions.existing(caller, None).await?,
+                Purpose::AsItIs => return Err(Error::Unnamed),
+            }));
+        };
+        let session = async |name: &str| match purpose {
+            Purpose::Run | Purpose::Look => self.sessions.reach(caller, name).await,
+            Purpose::AsItIs => self.sessions.find(caller, name),
+        };
+        match text.parse()? {
+            Reference::Session(name) => Ok(Target::Session(session(&name).await?)),
+            Reference::App { id, pid } => Ok(Target::App(self.apps.find(caller, &id, pid).await?)),
+            Reference::Process(pid) => Ok(Target::App(self.apps.find_process(caller, pid).await?)),
+            Reference::Failure { id, .. } => Err(Error::NoFailure { id }),
+            Reference::Name(name) => match session(&name).await {
+                Ok(session) => Ok(Target::Session(session)),
+                Err(unknown @ (session::Error::Unknown { .. } | session::Error::Closed { .. })) => {
+                    self.named_app(caller, &name, unknown).await.map(Target::App)
+                }
+                Err(error) => Err(error.into()),
+            },
+        }
+    }
+
+    /// The app that a name means which is no session's.
+    async fn named_app(&self, caller: &Caller, name: &str, unknown: session::Error) -> Result<App, Error> {
+        // `web@4711` is how one of several is written back.
+        let (id, pid) = match format!("app:{name}").parse() {
+            Ok(Reference::App { id, pid }) => (id, pid),
+            _ => (name.to_owned(), None),
+        };
+        match (self.apps.find(caller, &id, pid).await, unknown) {
+            (Err(app::Error::Unknown { ended: None, running, .. }), unknown)
+                if running.is_empty() || matches!(unknown, session::Error::Closed { .. }) =>
+            {
+                Err(unknown.into())
+            }
+            (Err(app::Error::Unknown { ended: None, running, .. }), session::Error::Unknown { known, .. }) => {
+                Err(Error::Unknown { target: name.to_owned(), sessions: known, apps: running })
+            }
+            (found, _) => Ok(found?),
+        }
+    }
+
+    /// The session a caller means, for what only a session can do.
+    pub async fn session(
+        &self,
+        caller: &Caller,
+        named: Option<&str>,
+        purpose: Purpose,
+        what: &'static str,
+    ) -> Result<Session, Error> {
+        match self.target(caller, named, purpose).await? {
+            Target::Session(session) => Ok(session),
+            Target::App(app) => Err(app::Error::SessionsOnly { what, target: app.name() }.into()),
+        }
+    }
+
+    /// The app a caller means, for what only an app can do.
+    pub async fn app(
+        &self,
+        caller: &Caller,
+        named: &str,
+        what: &'static str,
+        instead: &'static str,
+    ) -> Result<App, Error> {
+        match self.target(caller, Some(named), Purpose::AsItIs).await? {
+            Target::App(app) => Ok(app),
+            Target::Session(session) => {
+                Err(Error::AppsOnly { what, target: session.info.name.to_string(), instead })
+            }
+        }
+    }
+
+    /// Refuses what only a session can do when an app is named. Whether there is such a session is somebody else's question.
+    pub async fn refuse_app(&self, caller: &Caller, named: &str, what: &'static str) -> Result<(), Error> {
+        match self.target(caller, Some(named), Purpose::AsItIs).await {
+            Ok(Target::App(app)) => Err(app::Error::SessionsOnly { what, target: app.name() }.into()),
+            Err(error @ (Error::Reference(_) | Error::App(_))) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// The target whose job this is, to stop it.
+    pub fn target_of_job(&self, caller: &Caller, job: &Job) -> Result<Target, Error> {
+        if let Some(app) = self.apps.of_job(job) {
+            return Ok(Target::App(app));
+        }
+        Ok(Target::Session(self.sessions.find(caller, &job.session)?))
+    }
+
+    /// Ends a session, or takes a probe that came in from outside out of its app.
+    pub async fn close_target(&self, caller: &Caller, named: &str, forget: bool) -> Result<String, Error> {
+        let closed = match named.parse()? {
+            Reference::Session(name) => return Ok(self.sessions.close(caller, &name, forget).await?),
+            Reference::Name(name) => self.sessions.close(caller, &name, forget).await,
+            _ => Err(session::Error::Gone),
+        };
+        match closed {
+            Ok(closed) => Ok(closed),
+            Err(session::Error::Gone | session::Error::Unknown { .. } | session::Error::Closed { .. }) => {
+                match self.target(caller, Some(named), Purpose::AsItIs).await? {
+                    Target::App(app) => {
+                        app.detach().await?;
+                        Ok(app.name())
+                    }
+                    Target::Session(session) => {
+                        Ok(self.sessions.close(caller, &session.info.handle, forget).await?)
+                    }
+                }
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Target {
+    /// As it is written back to callers.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Session(session) => session.info.name.to_string(),
+            Self::App(app) => app.name(),
+        }
+    }
+
+    /// What an answer about it must say besides its own, once.
+    pub fn take_notes(&self) -> Vec<String> {
+        match self {
+            Self::Session(_) => Vec::new(),
+            Self::App(app) => app.take_notes(),
+        }
+    }
+
+    /// Starts a cell or a call and returns its job at once. `client` is who is named in the history.
+    pub async fn run(
+        &self,
+        (caller, client): (&Caller, &str),
+        work: Work,
+        timeout: Option<Duration>,
+        on_timeout: OnTimeout,
+    ) -> Result<Arc<Job>, Error> {
+        match (self, work) {
+            (Self::Session(session), work) => Ok(session.run(work, timeout, on_timeout, client).await?),
+            (Self::App(_), _) if on_timeout == OnTimeout::Rollback => Err(app::Error::NoRollback.into()),
+            (Self::App(app), Work::Code { code, path }) => Ok(app.run(caller, client, (code, path), timeout).await?),
+            (Self::App(app), Work::File { .. }) => {
+                Err(app::Error::SessionsOnly { what: "run_file", target: app.name() }.into())
+            }
+        }
+    }
+
+    /// Looks something up.
+    pub async fn look<T: DeserializeOwned>(&self, caller: &Caller, op: Op, blob: Vec<u8>) -> Result<T, Error> {
+        match self {
+            Self::Session(session) => Ok(session.look(op, blob).await?),
+            Self::App(app) => Ok(app.look(caller, op, &blob).await?),
+        }
+    }
+
+    /// Interrupts the given job, or whatever runs.
+    pub async fn interrupt(&self, job: Option<&str>) -> Result<Interrupted, Error> {
+        match self {
+            Self::Session(session) => Ok(session.interrupt(job).await?),
+            Self::App(app) => Ok(app.interrupt(job).await?),
+        }
+    }
+}
