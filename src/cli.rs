@@ -25,6 +25,8 @@ pub enum Command {
     Sessions(SessionsArgs),
     /// List the apps: running Python processes that can be looked into
     Apps(JsonArgs),
+    /// Start a probe in a running Python that was not prepared for it
+    Attach(AttachArgs),
     /// Show the whole output of a cell
     Output(OutputArgs),
     /// Stop the daemon and all its sessions
@@ -139,6 +141,27 @@ pub struct JsonArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The program goes on as before; a thread of it is held for about a millisecond. What is attached to is an app, and stays one until
+--detach or its end.")]
+pub struct AttachArgs {
+    /// The process
+    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: i32,
+    /// Only look: the probe runs no code and changes nothing
+    #[arg(long)]
+    pub readonly: bool,
+    /// What to call the app; after its program by default
+    #[arg(long, value_name = "ID")]
+    pub app_id: Option<String>,
+    /// Take the probe out again
+    #[arg(long, conflicts_with_all = ["readonly", "app_id"])]
+    pub detach: bool,
+    #[command(flatten)]
+    pub json: JsonArgs,
 }
 
 #[derive(Debug, Args)]

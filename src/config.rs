@@ -169,9 +169,11 @@ fn short_enough(path: PathBuf, uid: u32) -> PathBuf {
     if longest.as_os_str().len() <= MAX_SOCKET_PATH {
         return path;
     }
-    let hash = path.as_os_str().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    let hash = path
+        .as_os_str()
+        .as_bytes()
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
     PathBuf::from(format!("/tmp/pylair-{uid}-{hash:016x}"))
 }
 

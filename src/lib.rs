@@ -8,6 +8,7 @@
 //! - [`target`]: targets as callers write them
 //! - [`session`]: interpreters we own
 //! - [`app`]: processes we visit
+//! - [`attach`]: starting a probe in a process that was never prepared
 //! - [`files`]: what is in a session's workspace
 //! - [`output`], [`journal`]: what cells printed, what happened
 //! - [`history`]: sessions told from the journal, and handed over as notebook, script or page
@@ -22,6 +23,7 @@
 //! - [`keeper`]: the process above each session, and confinement
 
 pub mod app;
+pub mod attach;
 pub mod bridge;
 pub mod caller;
 pub mod cli;

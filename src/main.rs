@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use pylair::{cli::Cli, commands, keeper};
+use pylair::{attach, cli::Cli, commands, keeper};
 
 fn main() -> ExitCode {
     // Helper processes first: they must stay small, so nothing else of the program may wake up in them.
@@ -11,6 +11,7 @@ fn main() -> ExitCode {
     match arguments.nth(1).as_deref() {
         Some("__keeper") => keeper::keep::main_from_argument(arguments.next().as_deref()),
         Some("__nursery") => keeper::nursery::main(),
+        Some("__attach") => return attach::child::main(),
         Some("__daemon") => return commands::daemon::daemon(),
         _ => {}
     }

@@ -65,8 +65,13 @@ impl App {
         self.instance.live().running.push(running);
         self.apps.remember_last(self);
         parts.jobs.add(job.clone());
-        let started =
-            EventKind::CellStarted { cell: call, job: job.id.clone(), code, code_cut: false, client: client.to_owned() };
+        let started = EventKind::CellStarted {
+            cell: call,
+            job: job.id.clone(),
+            code,
+            code_cut: false,
+            client: client.to_owned(),
+        };
         parts.journal.record(&job.owner, &job.session, started);
         tokio::spawn(self.clone().follow(job.clone(), answers, timeout));
         Ok(job)
@@ -125,7 +130,8 @@ impl App {
                 Err(end) => format!("its end was not heard of, because {}", why(end)),
             };
             let seconds = job.started.elapsed().as_secs_f64();
-            let note = format!("call {}, which had run out of its time, has ended after {seconds:.1} s: {how}", job.cell);
+            let note =
+                format!("call {}, which had run out of its time, has ended after {seconds:.1} s: {how}", job.cell);
             self.instance.live().notes.push(note);
             return;
         }
@@ -157,8 +163,7 @@ impl App {
     async fn ended_by_itself(&self, job: &Job, reply: Reply, blob: Vec<u8>, mut notes: Vec<String>) -> Execution {
         let outcome = outcome_of(reply.outcome.unwrap_or(CellOutcome::Raised));
         notes.extend(self.take_notes());
-        let mut execution =
-            Execution::of_reply(outcome, reply, blob, notes, (job, &self.apps.parts.outputs)).await;
+        let mut execution = Execution::of_reply(outcome, reply, blob, notes, (job, &self.apps.parts.outputs)).await;
         if self.instance.is_gone() {
             execution.notes.push(format!("the process {} has ended right after the call", self.entry.pid));
             execution.notes.push(self.successor(job).await);
@@ -184,7 +189,12 @@ impl App {
         let read = tokio::task::spawn_blocking(move || super::registry::read(&directory)).await.unwrap_or_default();
         let now: Vec<_> = read.iter().filter(|entry| entry.app_id == *id).map(super::name_of).collect();
         // Whoever asks next need not be told again.
-        self.apps.known.lock().expect("no panic while locked").last.retain(|_, last| last.process != self.instance.process);
+        self.apps
+            .known
+            .lock()
+            .expect("no panic while locked")
+            .last
+            .retain(|_, last| last.process != self.instance.process);
         tracing::debug!(job = job.id, "the process of a call has ended");
         match now.as_slice() {
             [] => format!("no process of the app `{id}` is running now"),

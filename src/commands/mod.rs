@@ -1,6 +1,7 @@
 //! One function per subcommand, and what they share: the environment, exit codes, how errors are shown.
 
 mod apps;
+mod attach;
 pub mod client;
 pub mod daemon;
 mod doctor;
@@ -118,6 +119,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Repl(args) => repl::repl(&args, &surroundings),
         Command::Apps(args) => apps::apps(&args, &surroundings),
         Command::Sessions(args) => sessions::sessions(&args, &surroundings),
+        Command::Attach(args) => attach::attach(&args, &surroundings),
         Command::Output(args) => output::output(&args, &surroundings),
         Command::Stop => daemon::stop(&surroundings),
         Command::Doctor(args) => doctor::doctor(&args, &surroundings),

@@ -170,9 +170,7 @@ impl Daemon {
     ) -> Result<App, Error> {
         match self.target(caller, Some(named), Purpose::AsItIs).await? {
             Target::App(app) => Ok(app),
-            Target::Session(session) => {
-                Err(Error::AppsOnly { what, target: session.info.name.to_string(), instead })
-            }
+            Target::Session(session) => Err(Error::AppsOnly { what, target: session.info.name.to_string(), instead }),
         }
     }
 
@@ -208,9 +206,7 @@ impl Daemon {
                         app.detach().await?;
                         Ok(app.name())
                     }
-                    Target::Session(session) => {
-                        Ok(self.sessions.close(caller, &session.info.handle, forget).await?)
-                    }
+                    Target::Session(session) => Ok(self.sessions.close(caller, &session.info.handle, forget).await?),
                 }
             }
             Err(error) => Err(error.into()),

@@ -9,11 +9,11 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt,
     model::{
-        CallToolRequestParams, CallToolResponse, CancelTaskParams, ContentBlock, CreateTaskResult, GetTaskParams, GetTaskResult,
-        Implementation, InitializeRequestParams, JsonObject, ListResourceTemplatesResult, ListResourcesResult,
-        ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ProgressToken, ReadResourceRequestParams,
-        ReadResourceResponse, ReadResourceResult, Resource, ResourceContents, ResourceTemplate, ServerCapabilities,
-        ServerConfig, Task, Tool, UpdateTaskParams,
+        CallToolRequestParams, CallToolResponse, CancelTaskParams, ContentBlock, CreateTaskResult, GetTaskParams,
+        GetTaskResult, Implementation, InitializeRequestParams, JsonObject, ListResourceTemplatesResult,
+        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ProgressToken,
+        ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, Resource, ResourceContents,
+        ResourceTemplate, ServerCapabilities, ServerConfig, Task, Tool, UpdateTaskParams,
     },
     service::{RequestContext, serve_directly_with_ct},
 };

@@ -19,6 +19,8 @@ const SOURCES: &[(&str, &str)] = &[
     ("app", include_str!("../../probe/pylair/app.py")),
     ("at_fork", include_str!("../../probe/pylair/at_fork.py")),
     ("attached", include_str!("../../probe/pylair/attached.py")),
+    ("calls", include_str!("../../probe/pylair/calls.py")),
+    ("cell", include_str!("../../probe/pylair/cell.py")),
     ("checkpoint", include_str!("../../probe/pylair/checkpoint.py")),
     ("children", include_str!("../../probe/pylair/children.py")),
     ("classes", include_str!("../../probe/pylair/classes.py")),
@@ -36,6 +38,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("images", include_str!("../../probe/pylair/images.py")),
     ("imported", include_str!("../../probe/pylair/imported.py")),
     ("loader", include_str!("../../probe/pylair/loader.py")),
+    ("logs", include_str!("../../probe/pylair/logs.py")),
     ("look", include_str!("../../probe/pylair/look.py")),
     ("lost", include_str!("../../probe/pylair/lost.py")),
     ("magics", include_str!("../../probe/pylair/magics.py")),
@@ -44,20 +47,26 @@ const SOURCES: &[(&str, &str)] = &[
     ("paths", include_str!("../../probe/pylair/paths.py")),
     ("peek", include_str!("../../probe/pylair/peek.py")),
     ("pickling", include_str!("../../probe/pylair/pickling.py")),
+    ("pictures", include_str!("../../probe/pylair/pictures.py")),
+    ("place", include_str!("../../probe/pylair/place.py")),
     ("plain_threads", include_str!("../../probe/pylair/plain_threads.py")),
     ("preview", include_str!("../../probe/pylair/preview.py")),
     ("registry", include_str!("../../probe/pylair/registry.py")),
     ("replaying", include_str!("../../probe/pylair/replaying.py")),
     ("restoring", include_str!("../../probe/pylair/restoring.py")),
+    ("results", include_str!("../../probe/pylair/results.py")),
     ("rich", include_str!("../../probe/pylair/rich.py")),
     ("saving", include_str!("../../probe/pylair/saving.py")),
+    ("scratch", include_str!("../../probe/pylair/scratch.py")),
     ("script", include_str!("../../probe/pylair/script.py")),
     ("serving", include_str!("../../probe/pylair/serving.py")),
     ("signature", include_str!("../../probe/pylair/signature.py")),
     ("snapshot", include_str!("../../probe/pylair/snapshot.py")),
     ("snapshot_file", include_str!("../../probe/pylair/snapshot_file.py")),
     ("source", include_str!("../../probe/pylair/source.py")),
+    ("streams", include_str!("../../probe/pylair/streams.py")),
     ("tables", include_str!("../../probe/pylair/tables.py")),
+    ("tasks", include_str!("../../probe/pylair/tasks.py")),
     ("template", include_str!("../../probe/pylair/template.py")),
     ("throwaway", include_str!("../../probe/pylair/throwaway.py")),
     ("unwind", include_str!("../../probe/pylair/unwind.py")),
@@ -74,8 +83,8 @@ pub fn stage0() -> &'static str {
     last_line(include_str!("../../probe/pylair/bootstrap/stage0.py"))
 }
 
-/// What to write to a launcher's stdin so that `entry` runs with `config`.
-pub fn bootstrap<C: serde::Serialize>(entry: &str, config: &C) -> Vec<u8> {
+/// The probe's modules, which of them to run, and with what: the JSON object that a bootstrap reads.
+pub fn payload<C: serde::Serialize>(entry: &str, config: &C) -> Vec<u8> {
     #[derive(serde::Serialize)]
     struct Payload<'a, C> {
         sources: std::collections::BTreeMap<&'a str, &'a str>,
@@ -83,7 +92,12 @@ pub fn bootstrap<C: serde::Serialize>(entry: &str, config: &C) -> Vec<u8> {
         config: &'a C,
     }
     let payload = Payload { sources: SOURCES.iter().copied().collect(), entry, config };
-    let payload = serde_json::to_vec(&payload).expect("configs serialise");
+    serde_json::to_vec(&payload).expect("configs serialise")
+}
+
+/// What to write to a launcher's stdin so that `entry` runs with `config`.
+pub fn bootstrap<C: serde::Serialize>(entry: &str, config: &C) -> Vec<u8> {
+    let payload = payload(entry, config);
     let mut text = last_line(include_str!("../../probe/pylair/bootstrap/stage1.py"))
         .replace("@SIZE@", &payload.len().to_string())
         .replace("@MARK@", "0");

@@ -374,7 +374,11 @@ mod tests {
     #[test]
     fn a_frame_cut_anywhere_waits_for_more() {
         let mut whole = Vec::new();
-        encode(Request { ch: 1, id: 2, op: Op::Execute { cell: 3, path: None }, client: None, blob: 0 }, b"x = 1", &mut whole);
+        encode(
+            Request { ch: 1, id: 2, op: Op::Execute { cell: 3, path: None }, client: None, blob: 0 },
+            b"x = 1",
+            &mut whole,
+        );
         for cut in 0..whole.len() {
             let mut buffer = BytesMut::from(&whole[..cut]);
             assert_eq!(decode::<Request>(&mut buffer), Ok(None), "cut at {cut}");

@@ -35,8 +35,8 @@ pub use error::Error;
 pub use job::{Execution, Job, Jobs, Late, OnTimeout, Outcome, Shown, Variables};
 pub use keeping::{SaveReport, stopped_status};
 pub use report::{Display, Report, cut_middle, file_uri, mime_of, output_uri};
-pub(crate) use sessions::new_handle;
 pub use sessions::Sessions;
+pub(crate) use sessions::new_handle;
 
 use crate::{
     caller::DefaultSession,

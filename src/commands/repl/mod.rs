@@ -201,7 +201,9 @@ impl Prompt<'_> {
             Found::Session(status) => {
                 let busy = if status.state == "busy" { ", running a cell" } else { "" };
                 let (name, python) = (shown(&status.name), shown(&status.python));
-                format!("Session {name}{busy}, Python {python}. Tab completes, Ctrl-D leaves and keeps the session, :help says more.")
+                format!(
+                    "Session {name}{busy}, Python {python}. Tab completes, Ctrl-D leaves and keeps the session, :help says more."
+                )
             }
             Found::App(status) => {
                 let state = if status.state == "idle" { String::new() } else { format!(", {}", status.state) };
@@ -271,8 +273,7 @@ impl Prompt<'_> {
         let no_terminal =
             |error: ReadlineError| Failure::new(error.to_string(), "use `pylair exec` without a terminal");
         let mut editor = Editor::with_config(config).map_err(no_terminal)?;
-        let (runtime, socket, session) =
-            (self.runtime.clone(), self.surroundings.places.socket(), self.target.clone());
+        let (runtime, socket, session) = (self.runtime.clone(), self.surroundings.places.socket(), self.target.clone());
         let ask = move |code: &str, cursor: usize| {
             let body = CompleteBody {
                 target: Some(session.clone()),

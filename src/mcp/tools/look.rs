@@ -130,7 +130,10 @@ pub async fn inspect(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     }
     let target = call.target(args.target.as_deref(), Purpose::Look).await?;
     if run && matches!(target, Target::Session(_)) {
-        return Err(bad_argument("run", "it is for apps; previews of a session's values are made in a throw-away copy"));
+        return Err(bad_argument(
+            "run",
+            "it is for apps; previews of a session's values are made in a throw-away copy",
+        ));
     }
     let full = args.full.unwrap_or_default() || args.offset.is_some();
     let request = Inspect {

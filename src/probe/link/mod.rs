@@ -209,7 +209,11 @@ impl Link {
         };
         let template = probes.templates.get(&key, nursery.as_ref()).await?;
         let mut first = Vec::with_capacity(4096);
-        wire::encode(Request { ch: CHANNEL, id: Self::START, op: Op::Start(start), client: None, blob: 0 }, &[], &mut first);
+        wire::encode(
+            Request { ch: CHANNEL, id: Self::START, op: Op::Start(start), client: None, blob: 0 },
+            &[],
+            &mut first,
+        );
         let result = if let (Some(confinement), Some(nursery)) = (&confinement, &nursery) {
             let keeper = nursery.keeper(&confinement.keeper_request()).await?;
             Self::fork(template, Some((confinement, keeper)), &first).await

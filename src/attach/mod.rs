@@ -1,0 +1,233 @@
+//! Attaching: a probe is started in a Python that was never prepared for it.
+//!
+//! `attach` looks at the process, finds its interpreter, and chooses the way in: the probe may be there already; 3.14 and later have a
+//! door of their own (`remote_exec`); a main thread that runs is given a pending call (`pending`); one that is blocked in a system call
+//! is borrowed (`borrow`). Exactly one of them is taken. What goes in is made in `statement` and `parcel`; the probe then says in the
+//! registry that it is there (`entry`). Everything here blocks, and is called in a process of its own (`child`) or by a command.
+
+mod borrow;
+pub mod child;
+mod code;
+mod elf;
+mod entry;
+mod error;
+mod interpreter;
+mod maps;
+mod memory;
+mod parcel;
+mod pending;
+mod permission;
+mod process;
+mod ptrace;
+mod sigframe;
+mod statement;
+
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+
+pub use entry::Entry;
+pub use error::Error;
+
+use borrow::Borrowed;
+use entry::{Files, Watch};
+use interpreter::Interpreter;
+use parcel::Parcel;
+use pending::Queued;
+use permission::Facts;
+use process::Process;
+use ptrace::Held;
+use statement::Config;
+
+/// How long the probe may take to say that it is there.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// How long a main thread that ran may stay away from Python before we look whether it is blocked now.
+const NUDGE_AFTER: Duration = Duration::from_millis(50);
+/// A main thread that cannot take a pending call now can a moment later.
+const TRIES: usize = 20;
+const TRY_AGAIN_AFTER: Duration = Duration::from_millis(1);
+/// The module of the probe that is started.
+const ENTRY: &str = "attached";
+
+/// What to attach with.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Options {
+    /// Our runtime directory, where the registry is.
+    pub runtime: PathBuf,
+    #[serde(default)]
+    pub app_id: Option<String>,
+    #[serde(default)]
+    pub readonly: bool,
+}
+
+/// Which way was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Way {
+    /// A probe was there before.
+    Already,
+    /// The interpreter's own door for debuggers.
+    RemoteExec,
+    /// A call at the interpreter's next safe point.
+    PendingCall,
+    /// A thread that waited for something else.
+    BorrowedThread,
+}
+
+/// A process with our probe in it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Attached {
+    pub entry: Entry,
+    pub way: Way,
+    /// How long a thread of the process was held, in milliseconds.
+    pub pause_ms: f64,
+    /// From the beginning to the probe's answer, in milliseconds.
+    pub took_ms: f64,
+}
+
+/// Starts a probe in a process, or finds the one that is there. Blocks for as long as that takes.
+pub fn attach(pid: i32, options: &Options) -> Result<Attached, Error> {
+    let begun = Instant::now();
+    let process = examine(pid)?;
+    let watch = Watch::new(&process)?;
+    let runtime = runtime_of(&process, &options.runtime);
+    let files = Files::new(process.reach(&runtime), &process);
+    let attached = |entry, way, pause: Duration| Attached {
+        entry,
+        way,
+        pause_ms: pause.as_secs_f64() * 1e3,
+        took_ms: begun.elapsed().as_secs_f64() * 1e3,
+    };
+    if let Some(entry) = files.entry() {
+        return Ok(attached(entry, Way::Already, Duration::ZERO));
+    }
+    let interpreter = Interpreter::find(&process)?;
+    let config = Config {
+        runtime: runtime.display().to_string(),
+        app_id: options.app_id.clone(),
+        readonly: options.readonly,
+        pid,
+        start: process.start,
+    };
+    files.forget_error();
+    let parcel = Parcel::new(&process, &config, ENTRY);
+    let (way, mut pause) = inject(&process, &interpreter, &parcel)?;
+    let until = Instant::now() + ANSWER_LIMIT;
+    let seconds = ANSWER_LIMIT.as_secs();
+    if way == Way::PendingCall {
+        while Instant::now() < until {
+            if let Some(entry) = files.wait(&process, &watch, NUDGE_AFTER)? {
+                return Ok(attached(entry, way, pause));
+            }
+            pause = pause.max(nudge(&process, &interpreter)?);
+        }
+        return Err(Error::Pending { pid, seconds });
+    }
+    match files.wait(&process, &watch, ANSWER_LIMIT)? {
+        Some(entry) => Ok(attached(entry, way, pause)),
+        None => Err(Error::NoAnswer { pid, seconds }),
+    }
+}
+
+/// Sends the probe of a process away, and waits until it is gone.
+pub fn detach(pid: i32, runtime: &Path) -> Result<Entry, Error> {
+    let process = Process::examine(pid)?;
+    let watch = Watch::new(&process)?;
+    let runtime = runtime_of(&process, runtime);
+    Files::new(process.reach(&runtime), &process).detach(&process, &watch)
+}
+
+/// Looks at a process and refuses what is no app.
+fn examine(pid: i32) -> Result<Process, Error> {
+    let process = Process::examine(pid)?;
+    let program = |pid: &str| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    if program("self").is_some_and(|ours| program(&pid.to_string()) == Some(ours)) {
+        return Err(Error::Ourselves { pid });
+    }
+    let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let stage0 = crate::probe::stage0().as_bytes();
+    if command.split(|byte| *byte == 0).any(|word| word == stage0) {
+        return Err(Error::Session { pid });
+    }
+    Ok(process)
+}
+
+/// The runtime directory that the process can write to, as the process sees it.
+fn runtime_of(process: &Process, ours: &Path) -> PathBuf {
+    if process.uid == rustix::process::geteuid().as_raw() && !process.other_root {
+        return ours.to_owned();
+    }
+    PathBuf::from(format!("/tmp/pylair-{}", process.uid))
+}
+
+/// Gets the statement run, exactly once, and says how and how long a thread was held.
+fn inject(process: &Process, interpreter: &Interpreter, parcel: &Parcel<'_>) -> Result<(Way, Duration), Error> {
+    let pid = process.pid;
+    let explained = |error| explain(process, error);
+    for _ in 0..TRIES {
+        let held = Held::stop(pid, pid, interpreter).map_err(explained)?;
+        if borrow::fits(&held, interpreter) {
+            return match borrow::run(held, interpreter, parcel).map_err(explained)? {
+                (Borrowed::Ran | Borrowed::Later, pause) => Ok((Way::BorrowedThread, pause)),
+                (Borrowed::NotStarted, _) => Err(Error::NotStarted { pid }),
+            };
+        }
+        if pending::fits(&held, interpreter) {
+            return match pending::queue(held, interpreter, parcel).map_err(explained)? {
+                (Queued::Yes, pause) => Ok((Way::PendingCall, pause)),
+                (Queued::NotStarted, _) => Err(Error::NotStarted { pid }),
+                (Queued::Full, _) => Err(Error::NotNow { pid, what: "its queue of pending calls is full".to_owned() }),
+            };
+        }
+        held.give_back().map_err(explained)?;
+        std::thread::sleep(TRY_AGAIN_AFTER);
+    }
+    Err(Error::NotNow { pid, what: "its pending calls are being made".to_owned() })
+}
+
+/// A main thread that got a pending call and was blocked before it came to it makes the call now.
+fn nudge(process: &Process, interpreter: &Interpreter) -> Result<Duration, Error> {
+    let pid = process.pid;
+    if !process::blocked_in(pid, pid).is_some_and(borrow::is_blocking) {
+        return Ok(Duration::ZERO);
+    }
+    let held = match Held::stop(pid, pid, interpreter) {
+        Ok(held) => held,
+        // Another time, then.
+        Err(ptrace::Error::DoesNotStop) => return Ok(Duration::ZERO),
+        Err(error) => return Err(explain(process, error)),
+    };
+    let pause =
+        if borrow::fits(&held, interpreter) { borrow::make_pending_calls(held, interpreter) } else { held.give_back() };
+    pause.map_err(|error| explain(process, error))
+}
+
+fn explain(process: &Process, error: ptrace::Error) -> Error {
+    let pid = process.pid;
+    match error {
+        ptrace::Error::DoesNotStop => {
+            Error::NotNow { pid, what: "its main thread is in an uninterruptible sleep".to_owned() }
+        }
+        ptrace::Error::GroupStop => Error::Stopped { pid },
+        ptrace::Error::Ended => Error::Ended { pid },
+        ptrace::Error::TooLong | ptrace::Error::Lost => {
+            Error::NotNow { pid, what: "its main thread does not come back from a call".to_owned() }
+        }
+        ptrace::Error::Map(source) => Error::Failed {
+            pid,
+            what: "it may not have memory that can be run, which a security module can forbid",
+            source,
+        },
+        ptrace::Error::Io(source) => match source.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => {
+                let (reason, remedy) = Facts::gather(process).explain(pid);
+                Error::NotPermitted { pid, reason, remedy }
+            }
+            Some(libc::ESRCH) => Error::Ended { pid },
+            _ => Error::Failed { pid, what: "it could not be traced", source },
+        },
+    }
+}

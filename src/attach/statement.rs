@@ -1,0 +1,74 @@
+//! What is run in the process: one statement for `PyRun_SimpleString`, and beside it in memory the probe's modules for it to read.
+
+use serde::Serialize;
+
+use super::process::Process;
+use crate::probe;
+
+/// What the entry module gets.
+#[derive(Debug, Clone, Serialize)]
+pub struct Config {
+    /// The runtime directory as the process sees it.
+    pub runtime: String,
+    pub app_id: Option<String>,
+    pub readonly: bool,
+    /// Who the process is out here, which can differ from what it knows of itself.
+    pub pid: i32,
+    pub start: u64,
+}
+
+/// The probe and its entry, as JSON.
+pub fn payload(entry: &str, config: &Config) -> Vec<u8> {
+    probe::payload(entry, config)
+}
+
+/// The statement. It finds the payload at an address of its own process.
+pub fn statement(process: &Process, config: &Config, address: u64, length: usize) -> String {
+    let errors = format!("{}/apps/{}-{}.error", config.runtime, process.inner_pid, process.start);
+    let inside = include_str!("../../probe/pylair/bootstrap/inside.py")
+        .replace("@ADDRESS@", &address.to_string())
+        .replace("@LENGTH@", &length.to_string())
+        .replace("\"@ERRORS@\"", &literal(&errors));
+    let code: String =
+        inside.lines().filter(|line| !line.starts_with('#')).fold(String::new(), |code, line| code + line + "\n");
+    // A program may have given another meaning to any name but this one. Nothing may come out of it, whatever it is.
+    format!("try:\n __builtins__.exec({},{{}})\nexcept:pass\n", literal(&code))
+}
+
+/// Text as a literal of Python: JSON's, in ASCII, is one.
+fn literal(text: &str) -> String {
+    let quoted = serde_json::to_string(text).expect("text is JSON");
+    quoted.chars().fold(String::with_capacity(quoted.len()), |mut literal, c| {
+        match u32::from(c) {
+            code @ 0x7f..=0xffff => literal.push_str(&format!("\\u{code:04x}")),
+            code @ 0x1_0000.. => literal.push_str(&format!("\\U{code:08x}")),
+            _ => literal.push(c),
+        }
+        literal
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_literal_is_plain_and_says_the_same_in_python() {
+        assert_eq!(literal("a\"b\\\n\u{1}é😀"), r#""a\"b\\\n\u0001\u00e9\U0001f600""#);
+    }
+
+    #[test]
+    fn the_statement_holds_no_placeholder() {
+        let process = Process::examine(std::process::id().cast_signed()).unwrap();
+        let config = Config {
+            runtime: "/run/me".to_owned(),
+            app_id: None,
+            readonly: false,
+            pid: process.pid,
+            start: process.start,
+        };
+        let statement = statement(&process, &config, 4096, 17);
+        assert!(!statement.contains('@') && statement.is_ascii(), "{statement}");
+        assert!(statement.contains("/run/me/apps/") && statement.contains("4096"), "{statement}");
+    }
+}
