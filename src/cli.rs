@@ -27,6 +27,8 @@ pub enum Command {
     Apps(JsonArgs),
     /// Start a probe in a running Python that was not prepared for it
     Attach(AttachArgs),
+    /// Show what every thread of a running Python process is doing
+    Stacks(StacksArgs),
     /// Show the whole output of a cell
     Output(OutputArgs),
     /// Stop the daemon and all its sessions
@@ -162,6 +164,18 @@ pub struct AttachArgs {
     pub detach: bool,
     #[command(flatten)]
     pub json: JsonArgs,
+The process needs no preparation, is not stopped and runs nothing: its memory is read. CPython 3.8 to 3.15.
+asyncio tasks, with who waits for whom, are shown from 3.14 on. Other users' processes need root.")]
+pub struct StacksArgs {
+    /// The process to look into
+    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: i32,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Leave out the variables of the frames
+    #[arg(long)]
+    pub no_locals: bool,
 }
 
 #[derive(Debug, Args)]

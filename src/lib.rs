@@ -15,6 +15,7 @@
 //! - [`packages`]: installing packages, and which one a module comes in
 //! - [`python`]: finding interpreters
 //! - [`probe`]: the Rust end of the wire: templates, links, frames
+//! - [`stacks`]: what the threads of a process are doing, from its memory
 //! - [`process_access`]: why a process of others cannot be looked into
 //! - [`inherited`]: what the daemon was started with and gives back
 //! - [`plain`]: words of others in lines of ours
@@ -46,5 +47,6 @@ pub mod process_access;
 pub mod python;
 pub mod regular;
 pub mod session;
+pub mod stacks;
 pub mod target;
 pub mod web;

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use pylair::{attach, cli::Cli, commands, keeper};
+use pylair::{cli::Cli, commands, keeper, stacks};
 
 fn main() -> ExitCode {
     // Helper processes first: they must stay small, so nothing else of the program may wake up in them.
@@ -12,6 +13,7 @@ fn main() -> ExitCode {
         Some("__keeper") => keeper::keep::main_from_argument(arguments.next().as_deref()),
         Some("__nursery") => keeper::nursery::main(),
         Some("__attach") => return attach::child::main(),
+        Some(stacks::apart::COMMAND) => return commands::stacks::answer(arguments),
         Some("__daemon") => return commands::daemon::daemon(),
         _ => {}
     }

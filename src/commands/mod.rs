@@ -11,6 +11,7 @@ mod output;
 mod repl;
 mod serve;
 mod sessions;
+pub mod stacks;
 
 use std::{
     collections::BTreeMap,
@@ -120,6 +121,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Apps(args) => apps::apps(&args, &surroundings),
         Command::Sessions(args) => sessions::sessions(&args, &surroundings),
         Command::Attach(args) => attach::attach(&args, &surroundings),
+        Command::Stacks(args) => stacks::stacks(&args),
         Command::Output(args) => output::output(&args, &surroundings),
         Command::Stop => daemon::stop(&surroundings),
         Command::Doctor(args) => doctor::doctor(&args, &surroundings),

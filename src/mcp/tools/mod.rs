@@ -8,6 +8,7 @@ mod history;
 mod look;
 mod packages;
 mod session;
+mod stacks;
 
 use std::{collections::BTreeSet, sync::Arc, sync::LazyLock};
 
@@ -341,6 +342,17 @@ pub static TABLE: &[Tool] = &[
         input: input::<look::SourceArgs>,
         output: Some(schema::<look::Source>),
         function: |call| Box::pin(look::read_source(call)),
+    },
+    Tool {
+        name: "dump_stacks",
+        title: "Dump stacks",
+        description: "Show what every thread of a session, app or any Python process (`pid:4711`) is doing: its stack with variables, \
+                      who holds the GIL, and asyncio tasks with who waits for whom. Reads memory only: nothing is stopped or run.",
+        toolset: Toolset::Look,
+        effect: Effect::Reads,
+        input: input::<stacks::StacksArgs>,
+        output: Some(schema::<crate::stacks::Stacks>),
+        function: |call| Box::pin(stacks::dump_stacks(call)),
     },
     Tool {
         name: "complete_code",

@@ -40,6 +40,11 @@ impl Probes {
         })
     }
 
+    /// The pylair executable.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// The spare worker of a template, if it is there and alive.
     pub(super) fn take_spare(&self, key: &Key, template: &Arc<Template>) -> Option<Link> {
         let mut spares = self.spares.lock().expect("no panic while locked");

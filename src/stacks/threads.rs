@@ -1,0 +1,223 @@
+//! Threads: their frames by py-spy, which knows the layouts of all versions, and what the kernel says about them.
+
+use std::{collections::HashMap, fs, io, time::Duration};
+
+use py_spy::{Config, PythonSpy, StackTrace, config::LockingStrategy};
+
+use super::{
+    Error, Frame, Local, MAX_LOCALS, MAX_NAME_CHARS, MAX_THREADS, MAX_VALUE_CHARS, Options, Stacks, Thread, cut_frames,
+    memory::{Mapped, Memory},
+    plain,
+};
+use crate::process_access;
+
+/// Frames move while they are read. So often is read again until two reads of a thread fit together.
+const ATTEMPTS: usize = 6;
+/// A process that has just started has no interpreter yet.
+const OPEN_ATTEMPTS: usize = 4;
+const OPEN_PAUSE: Duration = Duration::from_millis(15);
+/// py-spy's unit of a value's length, about 128 characters.
+const LOCALS_DEPTH: u64 = 1;
+
+pub fn read(pid: i32, mapped: &[Mapped], options: Options) -> Result<Stacks, Error> {
+    let mut spy = open(pid, mapped, options)?;
+    let version = &spy.version;
+    let python = format!("{}.{}.{}{}", version.major, version.minor, version.patch, version.release_flags);
+    match (version.major, version.minor) {
+        (3, 8..=15) => {}
+        (3, 16..) | (4.., _) => return Err(Error::NewPython { pid, version: python }),
+        _ => return Err(Error::OldPython { pid, version: python }),
+    }
+    let (traces, unsettled) = settled_traces(pid, &mut spy)?;
+    let kernel = kernel_threads(pid);
+    let memory = Memory { pid };
+    let mut threads: Vec<_> = traces.into_iter().map(|trace| thread(memory, trace, &kernel, &unsettled)).collect();
+    // Where the kernel's ids are unknown, the oldest one is the last that py-spy finds.
+    if !threads.iter().any(|thread| thread.main)
+        && let Some(main) = threads.iter_mut().rev().find(|thread| thread.name.as_deref() == Some("MainThread"))
+    {
+        main.main = true;
+    }
+    threads.sort_by_key(|thread| (!thread.main, thread.os_id.unwrap_or(i32::MAX)));
+    let mut notes = Vec::new();
+    if threads.len() > MAX_THREADS {
+        notes.push(format!("{} more threads are not shown", threads.len() - MAX_THREADS));
+        threads.truncate(MAX_THREADS);
+    }
+    if threads.is_empty() {
+        notes.push("there is an interpreter, and no thread is in it".to_owned());
+    }
+    Ok(Stacks { pid, python, threads, notes, ..Stacks::default() })
+}
+
+fn open(pid: i32, mapped: &[Mapped], options: Options) -> Result<PythonSpy, Error> {
+    let config = Config {
+        blocking: LockingStrategy::NonBlocking,
+        dump_locals: if options.locals { LOCALS_DEPTH } else { 0 },
+        full_filenames: true,
+        ..Config::default()
+    };
+    let is_python = mapped.iter().any(|mapped| mapped.path.rsplit('/').next().is_some_and(|n| n.contains("python")));
+    let mut attempt = 1;
+    loop {
+        let error = match PythonSpy::new(pid, &config) {
+            Ok(spy) => return Ok(spy),
+            Err(error) => error,
+        };
+        if let Some(error) = refusal(&error) {
+            return Err(process_access::explain(pid, error).into());
+        }
+        process_access::check(pid)?;
+        if !is_python {
+            return Err(process_access::not_python(pid).into());
+        }
+        if attempt == OPEN_ATTEMPTS {
+            return Err(Error::Unreadable { pid, reason: format!("{error:#}") });
+        }
+        attempt += 1;
+        std::thread::sleep(OPEN_PAUSE);
+    }
+}
+
+/// The kernel's refusal among the causes of an error.
+fn refusal<'a>(
+    error: &'a (impl std::ops::Deref<Target = dyn std::error::Error + Send + Sync> + 'a),
+) -> Option<&'a io::Error> {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&**error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<io::Error>()
+            && matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES))
+        {
+            return Some(error);
+        }
+        cause = error.source();
+    }
+    None
+}
+
+/// The traces, and the ids of threads of which no two reads fitted together. A chain of frames that was torn while it was read ends
+/// early or somewhere else, so its outermost frame is another one than before; that of an untorn one stays what it was.
+fn settled_traces(pid: i32, spy: &mut PythonSpy) -> Result<(Vec<StackTrace>, Vec<u64>), Error> {
+    let mut before: HashMap<u64, Root> = HashMap::new();
+    let mut reason = String::new();
+    let mut best: Option<(Vec<StackTrace>, Vec<u64>)> = None;
+    for _ in 0..ATTEMPTS {
+        let traces = match spy.get_stack_traces() {
+            Ok(traces) => traces,
+            Err(error) => {
+                process_access::check(pid)?;
+                if let Some(error) = refusal(&error) {
+                    return Err(process_access::explain(pid, error).into());
+                }
+                reason = format!("{error:#}");
+                continue;
+            }
+        };
+        let fits = |trace: &&StackTrace| before.get(&trace.thread_id).is_some_and(|root| *root == Root::of(trace));
+        let unsettled: Vec<_> = traces.iter().filter(|trace| !fits(trace)).map(|trace| trace.thread_id).collect();
+        before = traces.iter().map(|trace| (trace.thread_id, Root::of(trace))).collect();
+        let is_settled = unsettled.is_empty();
+        // The first read has nothing to be compared with.
+        best = Some((traces, unsettled));
+        if is_settled {
+            break;
+        }
+    }
+    best.ok_or_else(|| {
+        if reason.contains("Max frame recursion depth") {
+            Error::TooDeep { pid }
+        } else {
+            Error::Unreadable { pid, reason }
+        }
+    })
+}
+
+/// Where a thread began.
+#[derive(PartialEq, Eq)]
+struct Root(Option<(String, String)>);
+
+impl Root {
+    fn of(trace: &StackTrace) -> Self {
+        Self(trace.frames.last().map(|frame| (frame.name.clone(), frame.filename.clone())))
+    }
+}
+
+fn thread(memory: Memory, trace: StackTrace, kernel: &HashMap<i32, Known>, unsettled: &[u64]) -> Thread {
+    let told = trace.os_thread_id.and_then(|id| i32::try_from(id).ok());
+    let known = told.or_else(|| kernel_id(memory, trace.thread_id)).and_then(|id| kernel.get(&id));
+    let mut frames: Vec<_> = trace.frames.into_iter().map(frame).collect();
+    let cut = cut_frames(&mut frames);
+    let name = trace.thread_name.or_else(|| known.map(|known| known.name.clone()));
+    Thread {
+        id: trace.thread_id,
+        os_id: known.map(|known| known.id),
+        name: name.map(|name| plain(&name, MAX_NAME_CHARS)),
+        main: known.is_some_and(|known| known.id == memory.pid),
+        current: false,
+        holds_gil: trace.owns_gil,
+        idle: Some(known.map_or(!trace.active, |known| known.state != 'R')),
+        frames,
+        cut,
+        incomplete: unsettled.contains(&trace.thread_id),
+    }
+}
+
+fn frame(frame: py_spy::Frame) -> Frame {
+    let locals = frame.locals.unwrap_or_default().into_iter().take(MAX_LOCALS).map(|local| Local {
+        name: plain(&local.name, MAX_NAME_CHARS),
+        value: plain(local.repr.as_deref().unwrap_or("?"), MAX_VALUE_CHARS),
+    });
+    Frame {
+        function: plain(&frame.name, MAX_NAME_CHARS),
+        file: plain(&frame.filename, MAX_NAME_CHARS),
+        line: u32::try_from(frame.line).unwrap_or(0),
+        source: None,
+        locals: locals.collect(),
+    }
+}
+
+/// What the kernel knows about a thread.
+#[derive(Debug, PartialEq, Eq)]
+struct Known {
+    /// As we see it; a process in a namespace of its own sees another.
+    id: i32,
+    state: char,
+    name: String,
+}
+
+/// The threads of a process by the ids that they themselves see.
+fn kernel_threads(pid: i32) -> HashMap<i32, Known> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let ids = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok());
+    ids.filter_map(|id: i32| {
+        let status = fs::read(format!("/proc/{pid}/task/{id}/status")).ok()?;
+        parse_task(id, &String::from_utf8_lossy(&status))
+    })
+    .collect()
+}
+
+fn parse_task(id: i32, status: &str) -> Option<(i32, Known)> {
+    let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+    let inner = field("NSpid:").and_then(|ids| ids.split_whitespace().last()?.parse().ok()).unwrap_or(id);
+    Some((inner, Known { id, state: field("State:")?.chars().next()?, name: field("Name:")?.to_owned() }))
+}
+
+/// Before 3.11 an interpreter does not remember the kernel's id, but glibc does: its record of a thread is where `get_ident` points to.
+/// What is found counts only if there is such a thread.
+fn kernel_id(memory: Memory, thread_id: u64) -> Option<i32> {
+    let offset = if cfg!(target_arch = "x86_64") { 0x2d0 } else { 0xd0 };
+    memory.array(thread_id.checked_add(offset)?).ok().map(i32::from_ne_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_in_a_namespace_is_known_by_the_id_it_sees() {
+        let status = "Name:\tworker 1\nState:\tR (running)\nTgid:\t4711\nNSpid:\t4711\t3\n";
+        let known = Known { id: 4711, state: 'R', name: "worker 1".into() };
+        assert_eq!(parse_task(4711, status), Some((3, known)));
+        assert_eq!(parse_task(1, "Name:\tx\n"), None);
+    }
+}
