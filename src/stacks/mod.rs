@@ -167,7 +167,9 @@ impl Error {
             Self::NewPython { .. } => "a newer pylair may know it; attach works without knowing".into(),
             Self::TooDeep { .. } => "attach to it and ask again: the probe inside reads any depth".into(),
             Self::Unreadable { .. } => {
-                "try again; if it just started or is about to end, there is nothing to read yet or any more".into()
+                "try again in case it just started or is about to end; stacks of over 4,096 frames are seen only from inside: \
+                 attach to it, then ask again"
+                    .into()
             }
         }
     }

@@ -30,6 +30,7 @@ mod repl;
 mod saving;
 mod schemas;
 mod sealed;
+mod stacks;
 mod templates;
 mod tools;
 mod undo;

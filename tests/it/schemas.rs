@@ -177,6 +177,7 @@ fn answers_are_as_the_output_schemas_promise() {
         .begin("execute", &json!({"code": "while True: pass", "target": "lab", "wait_s": 0, "output": "json"}));
     client.client.answer(id);
     client.data("get_status", &on_lab);
+    client.data("dump_stacks", &on_lab);
     client.data("get_history", &on_lab);
     client.data("interrupt", &on_lab);
     client.data("branch_session", &json!({"target": "lab", "name": "other"}));
