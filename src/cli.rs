@@ -31,6 +31,8 @@ pub enum Command {
     Stacks(StacksArgs),
     /// Show the whole output of a cell
     Output(OutputArgs),
+    /// Run a command whose Pythons can be looked into, without touching their code
+    Wrap(WrapArgs),
     /// Stop the daemon and all its sessions
     Stop,
     /// Show what is configured, from where, and what works here
@@ -136,6 +138,48 @@ pub struct ExportArgs {
     /// Where to write it; standard output by default
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<std::path::PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "pylair wrap [OPTIONS] -- <CMD>...",
+    after_help = "\
+Every Python that CMD starts becomes an app, which tools find by its id: `app:ID`, or `app:ID@PID`
+where there are several.
+
+    pylair wrap -- python app.py
+    pylair wrap --app-id web -- gunicorn -w 2 app:app
+
+An app is named after its script; a Python that it starts has an id of its own below it. `__main__`
+is registered as `main`. Output, signals, exit code and an existing `sitecustomize` stay as they are.
+A Python that ignores PYTHONPATH (-I, -E, -S) runs as it would without pylair; `pylair attach PID`
+reaches it.
+
+Exit codes: those of CMD; 2 pylair could not prepare it, 126 CMD cannot be run, 127 there is no CMD."
+)]
+pub struct WrapArgs {
+    /// Name of the app [default: the name of its script]
+    #[arg(long, value_name = "ID", value_parser = app_id)]
+    pub app_id: Option<String>,
+    /// Also listen on this port of 127.0.0.1, with a token; 0 for any free one
+    #[arg(long, value_name = "N")]
+    pub port: Option<u16>,
+    /// Let nobody change anything in the app
+    #[arg(long)]
+    pub readonly: bool,
+    /// The command and its arguments
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<std::ffi::OsString>,
+}
+
+/// The same as `checked_id` of the probe's registry, told before anything is started.
+fn app_id(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    let is_good = |c: char| !c.is_control() && c != '@';
+    if text.is_empty() || text.chars().count() > 64 || !text.chars().all(is_good) {
+        return Err("an app id has 1 to 64 printable characters and no @".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 #[derive(Debug, Args)]

@@ -12,6 +12,7 @@ mod repl;
 mod serve;
 mod sessions;
 pub mod stacks;
+mod wrap;
 
 use std::{
     collections::BTreeMap,
@@ -35,6 +36,9 @@ pub enum Exit {
     Raised = 1,
     /// pylair could not do it.
     Failed = 2,
+    /// The command that was to be run is no program; as shells have it.
+    NotStarted = 126,
+    NotFound = 127,
     Interrupted = 130,
 }
 
@@ -123,6 +127,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Attach(args) => attach::attach(&args, &surroundings),
         Command::Stacks(args) => stacks::stacks(&args),
         Command::Output(args) => output::output(&args, &surroundings),
+        Command::Wrap(args) => wrap::wrap(&args, &surroundings),
         Command::Stop => daemon::stop(&surroundings),
         Command::Doctor(args) => doctor::doctor(&args, &surroundings),
         Command::Token => show_token(&surroundings),

@@ -107,6 +107,17 @@ pub fn bootstrap<C: serde::Serialize>(entry: &str, config: &C) -> Vec<u8> {
     bytes
 }
 
+/// `{"sources": {module: text}}`, which `sitecustomize` finds beside itself.
+pub fn packed() -> Vec<u8> {
+    let sources: std::collections::BTreeMap<&str, &str> = SOURCES.iter().copied().collect();
+    serde_json::to_vec(&serde_json::json!({ "sources": sources })).expect("texts serialise")
+}
+
+/// What Python runs at its start in a command that was wrapped.
+pub fn sitecustomize() -> &'static str {
+    include_str!("../../probe/pylair/bootstrap/sitecustomize.py")
+}
+
 fn last_line(text: &'static str) -> &'static str {
     text.trim_end().rsplit('\n').next().unwrap_or_default()
 }

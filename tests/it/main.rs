@@ -34,3 +34,4 @@ mod stacks;
 mod templates;
 mod tools;
 mod undo;
+mod wrap;
