@@ -208,6 +208,10 @@ pub struct AttachArgs {
     pub detach: bool,
     #[command(flatten)]
     pub json: JsonArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
 The process needs no preparation, is not stopped and runs nothing: its memory is read. CPython 3.8 to 3.15.
 asyncio tasks, with who waits for whom, are shown from 3.14 on. Other users' processes need root.")]
 pub struct StacksArgs {

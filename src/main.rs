@@ -3,8 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use pylair::{attach, cli::Cli, commands, keeper};
-use pylair::{cli::Cli, commands, keeper, stacks};
+use pylair::{attach, cli::Cli, commands, keeper, stacks};
 
 fn main() -> ExitCode {
     // Helper processes first: they must stay small, so nothing else of the program may wake up in them.
