@@ -11,12 +11,11 @@ import _socket
 import errno
 import os
 import select
-import struct
 import sys
 import time
 from typing import Any
 
-from . import descriptors, registry, wire
+from . import descriptors, listening, registry, wire
 from .connection import Connection
 from .plain_threads import allocate_lock, forget_name, get_ident, poll, set_name, start_new_thread
 
@@ -26,7 +25,6 @@ MAX_CALLS = 32
 # A child that executes another program at once, or closes all descriptors on its way to become a daemon, is not yet to be served.
 FORK_DELAY_SECONDS = 0.2
 
-_BACKLOG = 64
 _STOP_SECONDS = 2.0
 _PAUSE_SECONDS = 0.25
 _FLUSH_SECONDS = 1.0
@@ -87,9 +85,9 @@ class Server:
         self._path = os.path.join(directory, f"{os.getpid()}-{start}")
         endpoint = f"{self._path}.sock"
         try:
-            self._listen(_bind_unix(endpoint))
+            self._listen(listening.bind_unix(endpoint))
             if self.port is not None:
-                tcp = _bind_tcp(self.host, self.port)
+                tcp = listening.bind_tcp(self.host, self.port)
                 self._tcp = self._listen(tcp)
                 self.token = os.urandom(24).hex()
             self._wake_read, self._wake_write = (descriptors.move_high(fd) for fd in os.pipe())
@@ -141,6 +139,13 @@ class Server:
             deadline = time.monotonic() + _PAUSE_SECONDS
             while os.path.exists(f"/proc/self/task/{self._thread_id}") and time.monotonic() < deadline:
                 time.sleep(0.00005)
+        self._wait_for_imports()
+
+    def _wait_for_imports(self) -> None:
+        """A module that a call is importing at a fork could never be imported in the child: the thread that holds its lock is not there."""
+        deadline = time.monotonic() + _PAUSE_SECONDS
+        while any(map(_is_importing, list(self.app.running_calls.values()))) and time.monotonic() < deadline:
+            time.sleep(0.0005)
 
     def resume(self) -> None:
         """Begins again after a pause."""
@@ -212,7 +217,7 @@ class Server:
         moved = _socket.socket(*kind, fileno=descriptors.move_high(listener.detach()))
         self._listeners[moved.fileno()] = moved
         moved.setblocking(False)
-        moved.listen(_BACKLOG)
+        moved.listen(listening.BACKLOG)
         return moved.fileno()
 
     # What follows runs on the I/O thread, or on a call's where it says so.
@@ -316,7 +321,7 @@ class Server:
         is_tcp = fd == self._tcp
         clients = self.n_clients()
         strangers = len(self._connections) - clients
-        if strangers >= MAX_STRANGERS if is_tcp else clients >= MAX_CLIENTS or not _is_own_user(sock):
+        if strangers >= MAX_STRANGERS if is_tcp else clients >= MAX_CLIENTS or not listening.is_own_user(sock):
             sock.close()
             return
         if is_tcp:
@@ -492,37 +497,14 @@ class Server:
         self._wake_read = self._wake_write = -1
 
 
-def _bind_unix(path: str) -> _socket.socket:
-    # The name holds the pid and its start time: what is there was left by this process, before it executed itself anew.
-    registry.remove(path)
-    listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-    try:
-        listener.bind(path)
-        os.chmod(path, 0o600)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
-
-
-def _bind_tcp(host: str, port: int) -> _socket.socket:
-    family = _socket.AF_INET6 if ":" in host else _socket.AF_INET
-    listener = _socket.socket(family, _socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1" if host == "localhost" else host, port))
-        # Two sockets can share an address until one listens.
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise OSError(error.errno, f"pylair cannot listen on {host}:{port}: {error.strerror}") from None
-    return listener
-
-
-def _is_own_user(sock: _socket.socket) -> bool:
-    credentials = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, uid, _ = struct.unpack("3i", credentials)
-    return uid in (0, os.geteuid())
+def _is_importing(running: Running) -> bool:
+    frame = sys._current_frames().get(running.thread)
+    # Without a frame the call has not begun.
+    is_importing = frame is None
+    while frame is not None and not is_importing:
+        is_importing = frame.f_code.co_filename == "<frozen importlib._bootstrap>"
+        frame = frame.f_back
+    return is_importing
 
 
 def _block_signals() -> Any:

@@ -37,6 +37,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("forking", include_str!("../../probe/pylair/forking.py")),
     ("images", include_str!("../../probe/pylair/images.py")),
     ("imported", include_str!("../../probe/pylair/imported.py")),
+    ("listening", include_str!("../../probe/pylair/listening.py")),
     ("loader", include_str!("../../probe/pylair/loader.py")),
     ("logs", include_str!("../../probe/pylair/logs.py")),
     ("look", include_str!("../../probe/pylair/look.py")),
