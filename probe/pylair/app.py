@@ -10,6 +10,8 @@ import _thread
 import os
 import sys
 
+from .plain_threads import RLock
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
@@ -42,7 +44,7 @@ class App:
         self.shows_main = False
         self.runtime = ""
         self._server: Server | None = None
-        self._lock: Any = _thread.RLock()
+        self._lock: Any = RLock()
 
     @property
     def running(self) -> bool:
@@ -199,7 +201,7 @@ class App:
             except RuntimeError:
                 pass
         else:
-            self._lock = _thread.RLock()
+            self._lock = RLock()
             self._server = None
             self.running_calls = {}
             self.n_commands, self.last_command_time = 0, 0.0

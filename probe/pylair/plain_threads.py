@@ -1,4 +1,4 @@
-"""Threads, locks and `poll` as the operating system has them, for code that runs beside an app. Imported by `serving`.
+"""Threads, locks and `poll` as the operating system has them, for code that runs beside an app. Imported by `app` and `serving`.
 
 gevent replaces them by its own, whose time comes only when the app's loop lets it.
 """
@@ -8,7 +8,11 @@ from __future__ import annotations
 import _thread
 import select
 import sys
-from typing import Any
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def _plain(module: Any, name: str) -> Any:
@@ -24,7 +28,9 @@ def _plain(module: Any, name: str) -> Any:
 start_new_thread = _plain(_thread, "start_new_thread")
 allocate_lock = _plain(_thread, "allocate_lock")
 get_ident = _plain(_thread, "get_ident")
+RLock = _plain(_thread, "RLock")
 poll = _plain(select, "poll")
+sleep = _plain(time, "sleep")
 
 
 def set_name(name: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from . import descriptors, listening, registry, wire
 from .connection import Connection
-from .plain_threads import allocate_lock, forget_name, get_ident, poll, set_name, start_new_thread
+from .plain_threads import allocate_lock, forget_name, get_ident, poll, set_name, sleep, start_new_thread
 
 MAX_CLIENTS = 64
 MAX_STRANGERS = 16
@@ -138,14 +138,14 @@ class Server:
             # From 3.12 on, `os.fork` warns of threads; the operating system takes a moment to forget one that has ended.
             deadline = time.monotonic() + _PAUSE_SECONDS
             while os.path.exists(f"/proc/self/task/{self._thread_id}") and time.monotonic() < deadline:
-                time.sleep(0.00005)
+                sleep(0.00005)
         self._wait_for_imports()
 
     def _wait_for_imports(self) -> None:
         """A module that a call is importing at a fork could never be imported in the child: the thread that holds its lock is not there."""
         deadline = time.monotonic() + _PAUSE_SECONDS
         while any(map(_is_importing, list(self.app.running_calls.values()))) and time.monotonic() < deadline:
-            time.sleep(0.0005)
+            sleep(0.0005)
 
     def resume(self) -> None:
         """Begins again after a pause."""
@@ -458,7 +458,7 @@ class Server:
             self._answer(connection, request, {"refused": f"the app can start no more threads: {error}", "kind": "busy"})
 
     def _name_call(self, connection: Connection, request: dict[str, Any]) -> None:
-        """Puts the number in the request by which `calls` knows the call that is meant: this connection's, or one of a connection that ended."""
+        """Replaces the id of a call by the number that `calls` knows it by: this connection's call, else one of another that ended."""
         meant = [(key, running) for key, running in list(self.app.running_calls.items()) if running.call == request.get("call")]
         meant.sort(key=lambda pair: (pair[1].connection is connection, pair[0]))
         if meant:
