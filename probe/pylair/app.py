@@ -215,8 +215,9 @@ class App:
         if executes:
             self.calls.stop()
             return
-        from . import registry, serving
+        from . import forking, registry, serving
 
+        forking.forget_imports()
         forked = getattr(self.calls, "forked", None)
         if forked is not None:
             forked()

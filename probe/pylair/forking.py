@@ -43,6 +43,18 @@ def forget(target: Callable[[str], None]) -> None:
         hook.target = None
 
 
+def forget_imports() -> None:
+    """In a child: modules of this package that another thread was importing are to be imported anew, and nobody holds their locks."""
+    package = __name__.rpartition(".")[0] + "."
+    for name, module in list(sys.modules.items()):
+        if name.startswith(package) and getattr(getattr(module, "__spec__", None), "_initializing", False):
+            sys.modules.pop(name, None)
+    locks = getattr(sys.modules.get("_frozen_importlib"), "_module_locks", {})
+    for name in list(locks):
+        if name.startswith(package):
+            locks.pop(name, None)
+
+
 def _find_hook() -> Any:
     try:
         return codecs.lookup_error(_NAME)

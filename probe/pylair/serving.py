@@ -27,6 +27,7 @@ FORK_DELAY_SECONDS = 0.2
 
 _STOP_SECONDS = 2.0
 _PAUSE_SECONDS = 0.25
+_IMPORT_SECONDS = 1.0
 _FLUSH_SECONDS = 1.0
 _NO_DESCRIPTORS_SECONDS = 1.0
 _MAX_NAMES = 1000
@@ -143,7 +144,7 @@ class Server:
 
     def _wait_for_imports(self) -> None:
         """A module that a call is importing at a fork could never be imported in the child: the thread that holds its lock is not there."""
-        deadline = time.monotonic() + _PAUSE_SECONDS
+        deadline = time.monotonic() + _IMPORT_SECONDS
         while any(map(_is_importing, list(self.app.running_calls.values()))) and time.monotonic() < deadline:
             sleep(0.0005)
 
