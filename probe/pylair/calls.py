@@ -7,19 +7,17 @@ but its answer.
 
 from __future__ import annotations
 
-import time
+import os
+import threading
 from typing import Any, Callable, Dict, Tuple
 
 from . import place
 from .paths import Refused
-from .scratch import Scratch, Scratches
+from .scratch import Scratches
 from .streams import Capture, Streams
 
 MAX_SOURCE_CHARS_KEPT = 4 << 20
-MAX_PICTURE_BYTES = 16 << 20
 _MAX_CLIENT_CHARS = 100
-_MAX_NOTES = 20
-_MAX_TEXT_CHARS = 100 << 20
 
 Send = Callable[[Dict[str, Any], bytes], None]
 Answer = Tuple[Dict[str, Any], bytes]
@@ -32,9 +30,9 @@ class Calls:
         self._app = app
         self._scratches = Scratches(app)
         self._streams = Streams()
+        self._lock = threading.Lock()
         self._sources: Any = None
         self._logs: Any = None
-        self._count = 0
         # What runs now, with the request that asked for it.
         self._running: dict[int, tuple[dict[str, Any], place.Work]] = {}
 
@@ -53,8 +51,9 @@ class Calls:
             work.give_up("the probe has left the app")
         self._streams.restore()
         self._scratches.forget()
-        if self._sources is not None:
-            self._sources.forget()
+        with self._lock:
+            if self._sources is not None:
+                self._sources.forget()
         if self._logs is not None:
             self._logs.remove()
 
@@ -63,6 +62,7 @@ class Calls:
         for _, work in list(self._running.values()):
             work.capture.open = False
         self._running = {}
+        self._lock = threading.Lock()
         self._streams.forked()
         self._scratches.forked()
         if self._logs is not None:
@@ -93,7 +93,12 @@ class Calls:
         act = acts.get(operation) if type(operation) is str else None
         if act is None:
             return {"refused": f"this probe does not know the operation {str(operation)[:100]!r}", "kind": "unknown_operation"}, b""
-        return self._safely(request, act)
+        pid = os.getpid()
+        answered = self._safely(request, act)
+        if os.getpid() != pid:
+            # The code forked, and this is the child, which came to the end of the call too. It must not answer.
+            os._exit(0)
+        return answered
 
     def _safely(self, request: dict[str, Any], act: Callable[[], Answer]) -> Answer:
         try:
@@ -109,66 +114,25 @@ class Calls:
     # Running code.
 
     def _execute(self, request: dict[str, Any], blob: bytes, send: Send) -> Answer:
-        from . import cell, errors, paths
+        from . import executing
 
         if self._app.readonly:
             raise _readonly("runs no code")
         client = _client(request)
-        max_chars = _whole_number(request, "max_chars", cell.MAX_RESULT_CHARS)
-        if "path" in request:
-            paths.check(_text(request, "path"))
-        try:
-            source = cell.text(blob)
-        except UnicodeDecodeError as error:
-            raise Refused("bad_request", f"the source is not UTF-8: {error}") from None
-        name = self._name(request, client)
-        if self._sources is None:
-            self._sources = cell.Sources(MAX_SOURCE_CHARS_KEPT)
-        self._sources.add(name, source)
+        call = executing.Call(request, blob, client, send)
+        with self._lock:
+            if self._sources is None:
+                self._sources = executing.Sources(MAX_SOURCE_CHARS_KEPT)
+            self._sources.add(call.name, call.source)
         scratch = self._scratches.of(client)
-        capture = Capture(send)
-        before = cell.Names(scratch.namespace)
         self._streams.enter()
-        started = time.perf_counter_ns()
-        run = _Run(scratch, capture, send, name, source, max_chars)
         try:
-            work = run.compile()
-            if work.error is None:
-                self._run(request, work)
+            work = call.run(scratch, lambda work: self._run(request, work))
         finally:
-            duration = time.perf_counter_ns() - started
-            try:
-                capture.close()
-            finally:
-                self._streams.leave()
-        if isinstance(work.error, Refused):
-            raise work.error
-        done: dict[str, Any] = {"outcome": "ok", "result": work.result if work.error is None else None}
-        notes = run.notes
+            self._streams.leave()
         if work.error is not None:
             self._sources.put_back()
-            run.failed(done, work)
-        before.changes(cell.Names(scratch.namespace), done)
-        done["duration_us"] = duration // 1000
-        done["cpu_us"] = run.cpu_ns // 1000
-        done["ran_on"] = work.ran_on
-        note = place.needs_note(self._app)
-        if note is not None and note not in scratch.told:
-            scratch.told.add(note)
-            notes.append(note)
-        notes += [note for note in work.notes if note not in notes]
-        if notes:
-            done["notes"] = [errors.cut(str(note), 2000) for note in notes[:_MAX_NOTES]]
-        return done, cell.place_result(done, min(max_chars, cell.MAX_RESULT_CHARS))
-
-    def _name(self, request: dict[str, Any], client: str) -> str:
-        number = request.get("cell")
-        if number is None:
-            self._count += 1
-            number = self._count
-        if type(number) is not int:
-            raise Refused("bad_request", "cell must be a whole number")
-        return f"<call {number} {client}>" if client else f"<call {number}>"
+        return call.answer(work, scratch, place.needs_note(self._app))
 
     def _run(self, request: dict[str, Any], work: place.Work) -> None:
         key = id(work)
@@ -255,94 +219,6 @@ class Calls:
         return pictures.checked(picture, code)
 
 
-class _Run:
-    """One piece of code on its way through."""
-
-    def __init__(self, scratch: Scratch, capture: Capture, send: Send, name: str, source: str, max_chars: int) -> None:
-        self.scratch = scratch
-        self.capture = capture
-        self.name = name
-        self.source = source
-        self.max_chars = max_chars
-        self.notes: list[str] = []
-        self.cpu_ns = 0
-        self._send = send
-
-    def compile(self) -> place.Work:
-        from . import cell
-        from .streams import captured
-
-        work = place.Work(self.capture, None)
-        flags = self.scratch.flags if self.scratch.flags is not None else cell.AWAIT
-        try:
-            # The compiler may warn, and that is for the caller to see.
-            with captured(self.capture):
-                self._body, self._last, self.scratch.flags = cell.compiled(self.source, self.name, flags)
-        except BaseException as error:
-            work.error = error
-            return work
-        if cell.awaits(self._body) or cell.awaits(self._last):
-            work.coroutine = self._awaiting
-        else:
-            work.sync = self._plainly
-        return work
-
-    def _plainly(self) -> str | None:
-        started = time.thread_time_ns()
-        try:
-            namespace = self.scratch.namespace
-            if self._body is not None:
-                eval(self._body, namespace)
-            return None if self._last is None else self._text(eval(self._last, namespace))
-        finally:
-            self.cpu_ns = time.thread_time_ns() - started
-
-    async def _awaiting(self) -> str | None:
-        from . import cell
-
-        namespace = self.scratch.namespace
-        if self._body is not None:
-            value = eval(self._body, namespace)
-            if cell.awaits(self._body):
-                await value
-        if self._last is None:
-            return None
-        value = eval(self._last, namespace)
-        return self._text(await value if cell.awaits(self._last) else value)
-
-    def _text(self, value: Any) -> str | None:
-        """The text of the result, made where the code ran. Its rich forms are sent at once."""
-        if value is None:
-            return None
-        from . import results
-
-        return results.show(value, self.max_chars, self.notes, self._show)
-
-    def _show(self, header: dict[str, Any], blob: bytes) -> None:
-        self.capture.flush()
-        self._send(header, blob)
-
-    def failed(self, done: dict[str, Any], work: place.Work) -> None:
-        from . import errors, magics
-
-        error, work.error = work.error, None
-        assert error is not None
-        done["outcome"] = "raised"
-        if isinstance(error, SyntaxError) and error.filename == self.name:
-            hint = magics.hint(self.source, error.lineno)
-            if hint is not None:
-                self.notes.append(hint)
-        if isinstance(error, SystemExit):
-            self.notes.append(f"the code called sys.exit({errors.exit_code(error)}); the app goes on")
-            if error.code is None or (isinstance(error.code, int) and error.code == 0):
-                done["outcome"] = "ok"
-                done["exited"] = True
-                return
-        if isinstance(error, KeyboardInterrupt) and work.interrupts:
-            done["outcome"] = "interrupted"
-        done["error"] = errors.describe(error, self.name)
-
-
 def _readonly(what: str) -> Refused:
     return Refused("readonly", f"this app is read-only and {what}", "inspect, source and logs work; the app was started with readonly")
 
@@ -354,19 +230,3 @@ def _client(request: dict[str, Any]) -> str:
     if type(client) is not str or len(client) > _MAX_CLIENT_CHARS or not client.isprintable() or "<" in client or ">" in client:
         raise Refused("bad_request", f"client must be a name of at most {_MAX_CLIENT_CHARS} characters")
     return client
-
-
-def _text(request: dict[str, Any], name: str) -> str:
-    value = request.get(name)
-    if type(value) is not str:
-        raise Refused("bad_request", f"{name} must be a text")
-    return value
-
-
-def _whole_number(request: dict[str, Any], name: str, default: int) -> int:
-    value = request.get(name)
-    if value is None:
-        return default
-    if type(value) is not int or value < 0:
-        raise Refused("bad_request", f"{name} must be a whole number")
-    return value or default

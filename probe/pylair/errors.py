@@ -14,6 +14,11 @@ from . import unwind, wire
 MAX_TRACEBACK_CHARS = 64 << 10
 MAX_MESSAGE_CHARS = 8 << 10
 
+# Types that have no form but their text, for a quick answer about nearly all values.
+PLAIN = frozenset(
+    (bool, bytes, complex, dict, float, frozenset, int, list, range, set, slice, str, tuple, type, type(None), type(len), type(lambda: 0))
+)
+
 
 def type_name(kind: type) -> str:
     """The name of an exception's class as Python prints it."""

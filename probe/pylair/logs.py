@@ -333,7 +333,7 @@ def _least(level: Any) -> int:
 
 def _level_notes(query: _Query) -> Iterable[str]:
     """Sentences about records that were asked for and cannot exist, because no logger makes them."""
-    asked = max(query.least, 1)
+    asked = logging.DEBUG if query.level is None else max(query.least, 1)
     root = logging.root
     disabled = _attribute(root.manager, "_disable", _attribute(root.manager, "disable", 0))
     if type(disabled) is int and disabled >= asked:

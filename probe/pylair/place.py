@@ -139,9 +139,11 @@ class Work:
         if not self._ends.acquire(blocking=False):
             return "it has just ended"
         try:
-            self.interrupts += 1
-            if not _set_exception(self._thread, KeyboardInterrupt):
+            if not _can_set_exceptions():
                 return "this Python has no ctypes, which an interrupt needs"
+            self.interrupts += 1
+            thread = self._thread
+            self.capture.interrupt(lambda: _set_exception(thread, KeyboardInterrupt), self.interrupt)
             return None
         finally:
             self._ends.release()
@@ -235,13 +237,16 @@ def _on_own_loop(work: Work) -> None:
     work.finished.set()
 
 
-def _set_exception(thread: int, kind: Any) -> bool:
-    """Has an exception raised in a thread at its next bytecode; None takes one back that was not raised yet."""
+def _can_set_exceptions() -> bool:
     try:
         import ctypes
-
-        set_exception = ctypes.pythonapi.PyThreadState_SetAsyncExc
-    except (ImportError, AttributeError):
+    except ImportError:
         return False
-    set_exception(ctypes.c_ulong(thread), ctypes.py_object(kind) if kind is not None else None)
-    return True
+    return hasattr(ctypes, "pythonapi") and hasattr(ctypes.pythonapi, "PyThreadState_SetAsyncExc")
+
+
+def _set_exception(thread: int, kind: Any) -> None:
+    """Has an exception raised in a thread at its next bytecode; None takes one back that was not raised yet."""
+    import ctypes
+
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind) if kind is not None else None)

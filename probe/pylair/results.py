@@ -6,12 +6,12 @@ import sys
 from itertools import islice
 from typing import Any, Callable
 
-from . import errors, preview
+from . import errors
 from .cell import MAX_RESULT_CHARS
-from .rich import PLAIN
 
 # From this size on, the text of a built-in container is made only as far as it is shown.
 _LARGE_BYTES = 1 << 20
+_LARGE_CHARS = 256 << 10
 _LOOKED_AT = 1000
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 
@@ -20,12 +20,14 @@ def show(value: Any, max_chars: int, notes: list[str], send: Callable[[dict[str,
     """The text of a value; other forms of it, such as a picture of a figure, are sent."""
     kind = type(value)
     if _is_large(value):
-        limit = min(max_chars, MAX_RESULT_CHARS)
+        from . import preview
+
+        limit = min(max_chars, _LARGE_CHARS)
         rendered = preview.render(value, limit, limit, run=True)
         if rendered.cut:
             notes.append(f"the result is large, and only the first {limit} characters of its text were made")
         return rendered.text
-    if kind in PLAIN:
+    if kind in errors.PLAIN:
         return errors.represent(value)
     from . import rich
 

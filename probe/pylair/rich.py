@@ -12,6 +12,7 @@ import sys
 from typing import Any, Callable, List, NamedTuple
 
 from . import errors, images, tables, unwind
+from .errors import PLAIN as PLAIN
 
 MAX_PARTS = 16
 MAX_PART_BYTES = 32 << 20
@@ -33,11 +34,6 @@ _METHODS = (
 )
 _RANK = {mime: rank for rank, (_, mime) in enumerate(_METHODS)}
 _BINARY = ("image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf")
-
-# Types that have no form but their text, for a quick answer about nearly all values.
-PLAIN = frozenset(
-    (bool, bytes, complex, dict, float, frozenset, int, list, range, set, slice, str, tuple, type, type(None), type(len), type(lambda: 0))
-)
 
 Notes = List[str]
 

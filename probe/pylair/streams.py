@@ -38,6 +38,25 @@ class Capture:
         self._moment = 0.0
         self._sent = 0
         self._gathering = False
+        # Interrupts the call again. Set when an interrupt came while something was being sent.
+        self._interrupt: Callable[[], Any] | None = None
+
+    def interrupt(self, now: Callable[[], Any], again: Callable[[], Any]) -> None:
+        """Interrupts the call now, or when what it is sending has been sent: half a frame would end the connection. Does not wait."""
+        if self._lock.acquire(blocking=False):
+            try:
+                now()
+            finally:
+                self._lock.release()
+        else:
+            self._interrupt = again
+
+    def _sent_all(self) -> None:
+        again, self._interrupt = self._interrupt, None
+        if again is not None:
+            if threading.get_ident() == self.thread and self.open:
+                raise KeyboardInterrupt
+            again()
 
     def write(self, stream: int, data: bytes, whole: bool) -> None:
         """Takes bytes. `whole`: a line has ended, or the program wants them seen."""
@@ -57,10 +76,20 @@ class Capture:
                 elif not self._gathering:
                     self._gathering = True
                     threading.Thread(target=self._gather, name="pylair-output", daemon=True).start()
+        if self._interrupt is not None:
+            self._sent_all()
 
     def flush(self) -> None:
         with self._lock:
             self._pass_on()
+        self._sent_all()
+
+    def show(self, header: dict[str, Any], blob: bytes) -> None:
+        """Sends another event, after what was printed before it."""
+        with self._lock:
+            self._pass_on()
+            self._send(header, blob)
+        self._sent_all()
 
     def close(self) -> None:
         """Sends what is left. What is printed from now on is not this call's."""
@@ -72,6 +101,7 @@ class Capture:
         with self._lock:
             self._gathering = False
             self._pass_on()
+        self._sent_all()
 
     def _pass_on(self) -> None:
         waiting, self._waiting, self._size = self._waiting, [], 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
+import tempfile
 import textwrap
 from typing import Any
 
@@ -99,12 +100,16 @@ class AppProcess:
 
     def __init__(self, python: str, code: str, package: str = "") -> None:
         ours, theirs = socket.socketpair()
-        program = f"{_SERVE}\n_start({theirs.fileno()}, {package!r})\n{textwrap.dedent(code)}\nwait()\n"
+        self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+        # Under a name of the probe's own, because that is what it stands for.
+        serving = f"exec(compile({_SERVE!r}, '<pylair/serving.py>', 'exec'), globals())"
+        program = f"{serving}\n_start({theirs.fileno()}, {package!r})\n{textwrap.dedent(code)}\nwait()\n"
         self.process = subprocess.Popen(
             [python, "-c", program],
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            # Not pipes: nobody reads them while the app runs.
+            stdout=self._out,
+            stderr=self._err,
             env={"PYTHONDONTWRITEBYTECODE": "1"},
             pass_fds=(theirs.fileno(),),
         )
@@ -157,11 +162,16 @@ class AppProcess:
     def ended(self) -> tuple[str, str]:
         """Lets the app end; what it printed itself."""
         try:
-            out, err = self.process.communicate(timeout=TIMEOUT_SECONDS)
+            self.process.communicate(timeout=TIMEOUT_SECONDS)
         finally:
             self._lines.close()
             self._socket.close()
-        return out.decode(), err.decode()
+        said = []
+        for file in (self._out, self._err):
+            file.seek(0)
+            said.append(file.read().decode())
+            file.close()
+        return said[0], said[1]
 
     def close(self) -> None:
         if self.process.poll() is None:

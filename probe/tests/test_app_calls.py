@@ -272,7 +272,7 @@ def test_calls_run_on_the_apps_loop_and_await_there(run):
     done = app.execute("await asyncio.gather(asyncio.sleep(0, 'a'), asyncio.sleep(0, 'b'))")
     assert done.result == "['a', 'b']"
     out, _ = app.ended()
-    assert out.endswith("tick\nthe loop ended by itself\n") and "mine" not in out
+    assert set(out.split("\n")) == {"tick", "the loop ended by itself", ""}
 
 
 def test_a_loop_that_does_not_run_is_told(run):
@@ -317,28 +317,28 @@ def test_lines_printed_in_a_burst_come_before_the_call_ends(run):
 
 
 NOISY = """
-import sys, threading
-stop, saw = threading.Event(), threading.Event()
+import threading
+stop, wanted, made = threading.Event(), threading.Semaphore(0), threading.Semaphore(0)
 def noise():
-    while not stop.is_set():
+    while True:
+        wanted.acquire()
+        if stop.is_set():
+            break
         print("noise")
-        saw.set()
-threading.Thread(target=noise, daemon=True).start()
-original = sys.stdout
-app.registered = {"stop": stop, "saw": saw, "original": original, "noise": noise}
+        made.release()
+threading.Thread(target=noise).start()
+app.registered = {"stop": stop, "wanted": wanted, "made": made}
 """
 
 
 def test_other_threads_print_where_they_did(run):
     app = run(NOISY)
-    numbers = [
-        app.begin_execute(f"for i in range(300):\n    saw.clear()\n    print('call', {who})\n    saw.wait(5)", str(who)) for who in (1, 2)
-    ]
+    code = "for i in range(200):\n    wanted.release()\n    print('call', {})\n    made.acquire()"
+    numbers = [app.begin_execute(code.format(who), str(who)) for who in (1, 2)]
     for who, number in enumerate(numbers, 1):
-        assert app.finish(number).output() == f"call {who}\n" * 300
-    app.execute("stop.set()")
-    out, err = app.ended()
-    assert set(out.split("\n")) == {"noise", ""} and err == ""
+        assert app.finish(number).output() == f"call {who}\n" * 200
+    app.execute("stop.set(); wanted.release()")
+    assert app.ended() == ("noise\n" * 400, "")
 
 
 def test_streams_are_restored_exactly(run):
@@ -430,14 +430,15 @@ def test_a_call_on_the_probes_thread_is_interrupted(run):
     app.until_printed(number, "begun")
     assert app.ask("interrupt", call=number)["ok"]
     done = app.finish(number)
-    assert (done["outcome"], done["error"]["type"], done["error"]["line"]) == ("interrupted", "KeyboardInterrupt", 2)
+    assert (done["outcome"], done["error"]["type"]) == ("interrupted", "KeyboardInterrupt")
+    assert "<call" in done["error"]["traceback"] and "pylair" not in done["error"]["traceback"]
     assert app.ask("interrupt", call=number)["refused"] == f"no call {number} is running"
 
 
 def test_code_that_catches_one_interrupt_gets_the_next(run):
     app = run()
     number = app.begin_execute(
-        "print('begun')\ntry:\n    while True: pass\nexcept KeyboardInterrupt:\n    print('caught')\nwhile True: pass"
+        "try:\n    print('begun')\n    while True: pass\nexcept KeyboardInterrupt:\n    print('caught')\nwhile True: pass"
     )
     for marker in ("begun", "caught"):
         app.until_printed(number, marker)

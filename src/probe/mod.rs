@@ -33,6 +33,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("errors", include_str!("../../probe/pylair/errors.py")),
     ("event_loop", include_str!("../../probe/pylair/event_loop.py")),
     ("execute", include_str!("../../probe/pylair/execute.py")),
+    ("executing", include_str!("../../probe/pylair/executing.py")),
     ("files", include_str!("../../probe/pylair/files.py")),
     ("forking", include_str!("../../probe/pylair/forking.py")),
     ("images", include_str!("../../probe/pylair/images.py")),
