@@ -11,8 +11,10 @@ use super::{
 };
 use crate::process_access;
 
-/// Frames move while they are read. So often is read again until two reads of a thread fit together.
-const ATTEMPTS: usize = 6;
+/// Frames move while they are read, so they are read again until they fit together.
+const ATTEMPTS: usize = 12;
+/// So many reads must agree on where a thread began if it is no place where Python itself begins one.
+const AGREEING: usize = 5;
 /// A process that has just started has no interpreter yet.
 const OPEN_ATTEMPTS: usize = 4;
 const OPEN_PAUSE: Duration = Duration::from_millis(15);
@@ -28,10 +30,11 @@ pub fn read(pid: i32, mapped: &[Mapped], options: Options) -> Result<Stacks, Err
         (3, 16..) | (4.., _) => return Err(Error::NewPython { pid, version: python }),
         _ => return Err(Error::OldPython { pid, version: python }),
     }
-    let (traces, unsettled) = settled_traces(pid, &mut spy)?;
+    let traces = settled_traces(pid, &mut spy)?;
     let kernel = kernel_threads(pid);
     let memory = Memory { pid };
-    let mut threads: Vec<_> = traces.into_iter().map(|trace| thread(memory, trace, &kernel, &unsettled)).collect();
+    let mut threads: Vec<_> =
+        traces.into_iter().map(|(trace, complete)| thread(memory, trace, complete, &kernel)).collect();
     // Where the kernel's ids are unknown, the oldest one is the last that py-spy finds.
     if !threads.iter().any(|thread| thread.main)
         && let Some(main) = threads.iter_mut().rev().find(|thread| thread.name.as_deref() == Some("MainThread"))
@@ -95,15 +98,13 @@ fn refusal<'a>(
     None
 }
 
-/// The traces, and the ids of threads of which no two reads fitted together. A chain of frames that was torn while it was read ends
-/// early or somewhere else, so its outermost frame is another one than before; that of an untorn one stays what it was.
-fn settled_traces(pid: i32, spy: &mut PythonSpy) -> Result<(Vec<StackTrace>, Vec<u64>), Error> {
-    let mut before: HashMap<u64, Root> = HashMap::new();
+/// The traces, each with whether it is complete. They may be of different moments, a few milliseconds apart.
+fn settled_traces(pid: i32, spy: &mut PythonSpy) -> Result<Vec<(StackTrace, bool)>, Error> {
+    let mut reads: Vec<Vec<StackTrace>> = Vec::new();
     let mut reason = String::new();
-    let mut best: Option<(Vec<StackTrace>, Vec<u64>)> = None;
     for _ in 0..ATTEMPTS {
-        let traces = match spy.get_stack_traces() {
-            Ok(traces) => traces,
+        match spy.get_stack_traces() {
+            Ok(traces) => reads.push(traces),
             Err(error) => {
                 process_access::check(pid)?;
                 if let Some(error) = refusal(&error) {
@@ -112,37 +113,61 @@ fn settled_traces(pid: i32, spy: &mut PythonSpy) -> Result<(Vec<StackTrace>, Vec
                 reason = format!("{error:#}");
                 continue;
             }
-        };
-        let fits = |trace: &&StackTrace| before.get(&trace.thread_id).is_some_and(|root| *root == Root::of(trace));
-        let unsettled: Vec<_> = traces.iter().filter(|trace| !fits(trace)).map(|trace| trace.thread_id).collect();
-        before = traces.iter().map(|trace| (trace.thread_id, Root::of(trace))).collect();
-        let is_settled = unsettled.is_empty();
-        // The first read has nothing to be compared with.
-        best = Some((traces, unsettled));
-        if is_settled {
+        }
+        if settle(&reads).iter().all(|(_, complete)| *complete) {
             break;
         }
     }
-    best.ok_or_else(|| {
-        if reason.contains("Max frame recursion depth") {
-            Error::TooDeep { pid }
-        } else {
-            Error::Unreadable { pid, reason }
+    if reads.is_empty() {
+        let too_deep = reason.contains("Max frame recursion depth");
+        return Err(if too_deep { Error::TooDeep { pid } } else { Error::Unreadable { pid, reason } });
+    }
+    // Only one thread has the GIL at one moment, and the last read is that of one.
+    let holder = reads.last().into_iter().flatten().find(|trace| trace.owns_gil).map(|trace| trace.thread_id);
+    let settled = settle(&reads).into_iter().map(|(trace, complete)| {
+        let trace = StackTrace { owns_gil: holder == Some(trace.thread_id), ..trace.clone() };
+        (trace, complete)
+    });
+    Ok(settled.collect())
+}
+
+/// The best trace of every thread that the last read has seen, and whether it is complete. A chain of frames that was torn ends early, so
+/// one that ends where Python itself begins threads is whole; any other end must be seen again and again.
+fn settle(reads: &[Vec<StackTrace>]) -> Vec<(&StackTrace, bool)> {
+    let Some(last) = reads.last() else { return Vec::new() };
+    let best = |thread: &StackTrace| {
+        let newest_first = || reads.iter().rev().flatten().filter(|trace| trace.thread_id == thread.thread_id);
+        if let Some(whole) = newest_first().find(|trace| begins_a_thread(trace)) {
+            return (whole, true);
         }
+        let (mut best, mut most) = (None, 0);
+        for trace in newest_first() {
+            let agreeing = newest_first().filter(|other| root(other) == root(trace)).count();
+            if agreeing > most {
+                (best, most) = (Some(trace), agreeing);
+            }
+        }
+        let all = newest_first().count();
+        (best.unwrap_or(&last[0]), most >= AGREEING && most * 4 > all * 3)
+    };
+    last.iter().map(best).collect()
+}
+
+/// Where a chain of frames ends.
+fn root(trace: &StackTrace) -> Option<(&str, &str)> {
+    trace.frames.last().map(|frame| (frame.name.as_str(), frame.filename.as_str()))
+}
+
+/// Whether it ends in a program, or in the method that every thread of `threading` begins with.
+fn begins_a_thread(trace: &StackTrace) -> bool {
+    root(trace).is_some_and(|(name, file)| match name {
+        "<module>" | "_run_module_as_main" => true,
+        "_bootstrap" | "Thread._bootstrap" => file.ends_with("threading.py"),
+        _ => false,
     })
 }
 
-/// Where a thread began.
-#[derive(PartialEq, Eq)]
-struct Root(Option<(String, String)>);
-
-impl Root {
-    fn of(trace: &StackTrace) -> Self {
-        Self(trace.frames.last().map(|frame| (frame.name.clone(), frame.filename.clone())))
-    }
-}
-
-fn thread(memory: Memory, trace: StackTrace, kernel: &HashMap<i32, Known>, unsettled: &[u64]) -> Thread {
+fn thread(memory: Memory, trace: StackTrace, complete: bool, kernel: &HashMap<i32, Known>) -> Thread {
     let told = trace.os_thread_id.and_then(|id| i32::try_from(id).ok());
     let known = told.or_else(|| kernel_id(memory, trace.thread_id)).and_then(|id| kernel.get(&id));
     let mut frames: Vec<_> = trace.frames.into_iter().map(frame).collect();
@@ -158,7 +183,7 @@ fn thread(memory: Memory, trace: StackTrace, kernel: &HashMap<i32, Known>, unset
         idle: Some(known.map_or(!trace.active, |known| known.state != 'R')),
         frames,
         cut,
-        incomplete: unsettled.contains(&trace.thread_id),
+        incomplete: !complete,
     }
 }
 
@@ -212,6 +237,45 @@ fn kernel_id(memory: Memory, thread_id: u64) -> Option<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn trace(thread_id: u64, functions: &[&str]) -> StackTrace {
+        let frame = |name: &&str| py_spy::Frame {
+            name: (*name).to_owned(),
+            filename: "/lib/threading.py".to_owned(),
+            module: None,
+            short_filename: None,
+            line: 1,
+            locals: None,
+            is_entry: false,
+            is_shim_entry: false,
+        };
+        StackTrace {
+            pid: 1,
+            thread_id,
+            thread_name: None,
+            os_thread_id: None,
+            active: true,
+            owns_gil: false,
+            frames: functions.iter().map(frame).collect(),
+            process_info: None,
+        }
+    }
+
+    #[test]
+    fn a_torn_chain_is_replaced_by_a_whole_one_and_else_marked() {
+        let check = |reads: &[&[&str]]| {
+            let reads: Vec<_> = reads.iter().map(|functions| vec![trace(7, functions)]).collect();
+            let settled = settle(&reads);
+            (settled[0].0.frames.len(), settled[0].1)
+        };
+        assert_eq!(check(&[&["f", "Thread._bootstrap"]]), (2, true));
+        assert_eq!(check(&[&["f", "g", "<module>"], &["f"], &["f"]]), (3, true));
+        // One that C code began is believed when it stays as it is.
+        assert_eq!(check(&[&["callback"]]), (1, false));
+        assert_eq!(check(&[&["callback"]; 5]), (1, true));
+        assert_eq!(check(&[&["f", "callback"]; 5]), (2, true));
+        assert_eq!(check(&[&["f"], &["g"], &["f", "h"], &["f"], &["i"], &["f"], &["f"], &["f"]]), (1, false));
+    }
 
     #[test]
     fn a_thread_in_a_namespace_is_known_by_the_id_it_sees() {
