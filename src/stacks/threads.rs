@@ -272,8 +272,8 @@ mod tests {
         assert_eq!(check(&[&["f", "g", "<module>"], &["f"], &["f"]]), (3, true));
         // One that C code began is believed when it stays as it is.
         assert_eq!(check(&[&["callback"]]), (1, false));
-        assert_eq!(check(&[&["callback"]; 5]), (1, true));
-        assert_eq!(check(&[&["f", "callback"]; 5]), (2, true));
+        assert_eq!(check(&[&["callback"][..]; 5]), (1, true));
+        assert_eq!(check(&[&["f", "callback"][..]; 5]), (2, true));
         assert_eq!(check(&[&["f"], &["g"], &["f", "h"], &["f"], &["i"], &["f"], &["f"], &["f"]]), (1, false));
     }
 
