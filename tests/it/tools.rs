@@ -45,6 +45,7 @@ fn the_tools_and_what_they_may_do_are_listed() {
             "list_targets: reads repeatable",
             "inspect: reads repeatable",
             "read_source: reads repeatable",
+            "dump_stacks: reads repeatable",
             "set_variable: destroys world",
             "call: destroys world",
             "get_status: reads repeatable",
