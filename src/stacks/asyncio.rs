@@ -70,11 +70,12 @@ pub fn add_tasks(stacks: &mut Stacks, mapped: &[Mapped], options: Options) {
         }
     }
     match left {
-        Ok((tasks, more)) => {
+        Ok(Listed { tasks, more, ended }) => {
             stacks.tasks = tasks;
-            if more > 0 {
-                stacks.tasks_note = Some(format!("{more} more tasks are not shown"));
-            }
+            let more = (more > 0).then(|| format!("{more} more tasks are not shown"));
+            let ended = (ended > 0).then(|| format!("{ended} tasks ended while they were read"));
+            let notes: Vec<_> = more.into_iter().chain(ended).collect();
+            stacks.tasks_note = (!notes.is_empty()).then(|| notes.join("; "));
         }
         Err(error) => {
             stacks.tasks_note = Some(format!("the asyncio tasks changed while they were read; try again ({error})"));
@@ -133,6 +134,15 @@ struct Table {
     thread_tasks: u64,
 }
 
+/// The tasks of all threads.
+struct Listed {
+    tasks: Vec<Task>,
+    /// How many there are beyond those.
+    more: usize,
+    /// How many were there and could not be read any more.
+    ended: usize,
+}
+
 struct Reader {
     objects: Objects,
     table: Table,
@@ -144,8 +154,7 @@ impl Reader {
         self.objects.memory
     }
 
-    /// The tasks of all threads, and how many more there are.
-    fn tasks(&self, runtime: u64) -> io::Result<(Vec<Task>, usize)> {
+    fn tasks(&self, runtime: u64) -> io::Result<Listed> {
         let mut addresses = Vec::new();
         // Which thread a running task runs on.
         let mut running = BTreeMap::new();
@@ -176,13 +185,10 @@ impl Reader {
         let more = addresses.len().saturating_sub(MAX_TASKS);
         addresses.truncate(MAX_TASKS);
         let known: BTreeSet<u64> = addresses.iter().copied().collect();
-        let mut tasks = Vec::with_capacity(addresses.len());
-        for address in addresses {
-            // One that ended meanwhile is no reason to tell nothing about the others.
-            if let Ok(task) = self.task(address, running.get(&address).copied(), &known) {
-                tasks.push(task);
-            }
-        }
+        // One that ended meanwhile is no reason to tell nothing about the others.
+        let read = |address: &u64| self.task(*address, running.get(address).copied(), &known).ok();
+        let mut tasks: Vec<_> = addresses.iter().filter_map(read).collect();
+        let ended = addresses.len() - tasks.len();
         let told: BTreeSet<u64> = tasks.iter().map(|task| task.id).collect();
         let mut awaits: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
         for task in &mut tasks {
@@ -194,7 +200,7 @@ impl Reader {
         for task in &mut tasks {
             task.awaits = awaits.remove(&task.id).unwrap_or_default();
         }
-        Ok((tasks, more))
+        Ok(Listed { tasks, more, ended })
     }
 
     /// Adds the tasks of one list, which ends where it began.
