@@ -255,6 +255,13 @@ impl App {
         std::mem::take(&mut self.instance.live().notes)
     }
 
+    /// What one who waits for it should know.
+    pub fn why_silent(&self) -> Option<String> {
+        (doing(self.instance.process) == Doing::Stopped).then(|| {
+            "the process is stopped, by a debugger or a signal, and goes on with the call when it is let go".to_owned()
+        })
+    }
+
     /// A connection: the open one, or a new one.
     async fn link(&self) -> Result<Arc<Link>, Error> {
         let mut slot = self.instance.link.lock().await;

@@ -231,6 +231,14 @@ impl Target {
         }
     }
 
+    /// What one who waits for it should know.
+    pub fn why_silent(&self) -> Option<String> {
+        match self {
+            Self::Session(_) => None,
+            Self::App(app) => app.why_silent(),
+        }
+    }
+
     /// Starts a cell or a call and returns its job at once. `client` is who is named in the history.
     pub async fn run(
         &self,

@@ -36,7 +36,7 @@ use crate::{
 };
 
 const INSTRUCTIONS: &str = "pylair runs Python in persistent sessions. execute(code) uses your default session, opened at \
-    the first call; variables stay. A cell that outlives wait_s answers `running` with a job: go on with get_job, stop it with interrupt. \
+    the first call; variables stay. target=\"app:ID\" goes into a running program instead (list_targets shows them). A cell that outlives wait_s answers `running` with a job: go on with get_job, stop it with interrupt. \
     User code that raises is a result, not an error. Read the notes: they say when a session was restarted, rolled back or \
     lost something. For long code prefer your shell: pylair exec <<'PY' ... PY runs in this same session and a person can \
     read it before approving it.";

@@ -7,6 +7,7 @@
 
 mod support;
 
+mod apps;
 mod bridge;
 mod care;
 mod checkpoint;

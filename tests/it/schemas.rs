@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, process::Command};
 
 use serde_json::{Value, json};
 
-use crate::support::{Client, Home, newest_python};
+use crate::support::{AppProcess, Client, Home, newest_python};
 
 /// What is wrong with a value, by the part of JSON Schema that the tools use. A keyword it does not know is wrong as well.
 fn faults(schema: &Value, value: &Value, at: &str) -> Vec<String> {
@@ -196,6 +196,15 @@ fn answers_are_as_the_output_schemas_promise() {
     client.data("open_session", &json!({"name": "packaged", "python": env}));
     client.data("install_packages", &json!({"target": "packaged", "packages": ["pip"]}));
     client.data("list_targets", &json!({}));
+    let app = AppProcess::start(&home, "import logging\nlogging.warning('made')", "app_id='shop'");
+    let on_app = json!({"target": "app:shop"});
+    client.data("list_targets", &json!({}));
+    client.data("get_status", &on_app);
+    client.client.data("execute", &json!({"code": "x = [1]", "target": "app:shop", "output": "json"}));
+    client.data("inspect", &on_app);
+    client.data("read_logs", &on_app);
+    client.data("interrupt", &on_app);
+    drop(app);
     client.data("close_session", &on_lab);
     client.data("list_targets", &json!({}));
     client.data("close_session", &json!({"target": "lab", "forget": true}));

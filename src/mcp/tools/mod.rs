@@ -179,7 +179,7 @@ pub static TABLE: &[Tool] = &[
     Tool {
         name: "execute",
         title: "Run Python",
-        description: "Run Python code in a persistent session and return what it printed, the value of the last expression \
+        description: "Run Python code in a persistent session, or inside a running app, and return what it printed, the value of the last expression \
                       and the traceback if it raised. Variables, imports and top-level await tasks survive between calls.",
         toolset: Toolset::Run,
         effect: Effect::RunsCode,
@@ -210,10 +210,10 @@ pub static TABLE: &[Tool] = &[
     Tool {
         name: "interrupt",
         title: "Interrupt",
-        description: "Stop what a session is running. Variables are kept.",
+        description: "Stop what a session runs, or your calls in an app. Variables are kept.",
         toolset: Toolset::Run,
         effect: Effect::Ends,
-        input: input::<session::TargetArgs>,
+        input: input::<session::InterruptArgs>,
         output: Some(schema::<core::Interrupted>),
         function: |call| Box::pin(session::interrupt(call)),
     },
@@ -241,7 +241,7 @@ pub static TABLE: &[Tool] = &[
     Tool {
         name: "close_session",
         title: "Close a session",
-        description: "End a session and every process it started.",
+        description: "End a session and every process it started, or leave an app that was attached to.",
         toolset: Toolset::Run,
         effect: Effect::Ends,
         input: input::<session::CloseArgs>,
@@ -315,7 +315,7 @@ pub static TABLE: &[Tool] = &[
     Tool {
         name: "list_targets",
         title: "List targets",
-        description: "List the live Python targets you can use: sessions with their state, interpreter and directory.",
+        description: "List the live Python targets you can use: sessions, and apps (running programs to look into), with their state.",
         toolset: Toolset::Look,
         effect: Effect::Reads,
         input: input::<session::ListArgs>,
@@ -326,7 +326,7 @@ pub static TABLE: &[Tool] = &[
         name: "inspect",
         title: "Inspect a value",
         description: "Show what is at a path: type, signature, structure, first and last items. Runs no property and changes nothing; \
-                      works while a cell runs. Without a path, the variables.",
+                      works while a cell runs. Without a path, the variables, or what an app registered.",
         toolset: Toolset::Look,
         effect: Effect::Reads,
         input: input::<look::InspectArgs>,
@@ -357,7 +357,7 @@ pub static TABLE: &[Tool] = &[
     Tool {
         name: "complete_code",
         title: "Complete code",
-        description: "Names, attributes, keys, arguments, modules and paths that could come at the cursor, from the live session.",
+        description: "Names, attributes, keys, arguments, modules and paths that could come at the cursor, from the live target.",
         toolset: Toolset::Extra,
         effect: Effect::Reads,
         input: input::<look::CompleteArgs>,
@@ -407,7 +407,7 @@ pub static TABLE: &[Tool] = &[
     Tool {
         name: "get_status",
         title: "Status",
-        description: "Show the state of pylair itself, or of one session.",
+        description: "Show the state of pylair itself, or of one target.",
         toolset: Toolset::Admin,
         effect: Effect::Reads,
         input: input::<admin::StatusArgs>,

@@ -1,4 +1,4 @@
-//! Tools on sessions.
+//! Tools that run something in a target, and those on sessions.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
@@ -37,11 +37,11 @@ pub enum OutputForm {
 pub struct ExecuteArgs {
     /// Python source. End the last line with `;` to suppress its value.
     code: String,
-    /// Session name or handle; your default session if left out
+    /// A session, or an app as app:ID; your default session if left out
     target: Option<String>,
     /// Answer after this many seconds even if it still runs (default 45, 0 at once)
     wait_s: Option<f64>,
-    /// Stop the cell after this many seconds (default 900, 0 never)
+    /// Stop the cell after this many seconds (default 900, 0 never); in an app it goes on
     timeout_s: Option<f64>,
     /// After a timeout keep what the cell did, or roll back
     on_timeout: Option<OnTimeout>,
@@ -258,6 +258,9 @@ async fn wait_and_report(
             job.execution()
         }
     };
+    if execution.is_none() {
+        call.note(target.why_silent().into_iter().collect());
+    }
     if execution.is_none() && call.takes_tasks() {
         let daemon = call.daemon.clone();
         let render = move |job: Arc<Job>| async move {
@@ -350,8 +353,15 @@ pub struct TargetArgs {
     target: String,
 }
 
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InterruptArgs {
+    /// A session, or an app as app:ID
+    target: String,
+}
+
 pub async fn interrupt(call: Call<'_>) -> Result<CallToolResult, ToolError> {
-    let args: TargetArgs = parse(&call)?;
+    let args: InterruptArgs = parse(&call)?;
     let target = call.target(Some(&args.target), Purpose::AsItIs).await?;
     Ok(render::data(&target.interrupt(None).await?, None))
 }
@@ -446,7 +456,7 @@ pub async fn restart(call: Call<'_>) -> Result<CallToolResult, ToolError> {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CloseArgs {
-    /// Session name or handle
+    /// A session, or an app as app:ID
     target: String,
     /// Also remove the definition of a kept session
     forget: Option<bool>,

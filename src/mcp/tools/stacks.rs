@@ -6,10 +6,13 @@ use serde::Deserialize;
 
 use super::{ToolError, parse};
 use crate::{
+    app::App,
     caller::Scope,
+    daemon::targets::{self, Purpose, Target},
     mcp::{render, server::Call},
+    probe::wire::Op,
     session,
-    stacks::{self, Options, apart},
+    stacks::{self, Options, Stacks, apart},
     target::Reference,
 };
 
@@ -24,36 +27,56 @@ pub struct StacksArgs {
 
 pub async fn dump_stacks(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: StacksArgs = parse(&call)?;
-    let pid = pid_of_target(&call, &args.target)?;
+    let (pid, app) = process_of(&call, &args.target).await?;
     let options = Options { locals: args.locals.unwrap_or(true) };
     let program = call.daemon.sessions.parts.probes.program();
-    let stacks = apart::dump(program, pid, options).await?;
+    let mut stacks = match (apart::dump(program, pid, options).await, &app) {
+        (Ok(stacks), _) => stacks,
+        // Its own probe may say what we may not read.
+        (Err(refused), Some(app)) => {
+            let note =
+                format!("told by the app's own probe, because its memory could not be read: {}", refused.message);
+            let told: Stacks = app.look(&call.caller, Op::Stacks { locals: options.locals }, &[]).await?;
+            Stacks { pid, python: app.entry.python.clone(), notes: vec![note], ..told }
+        }
+        (Err(refused), None) => return Err(refused.into()),
+    };
+    if let Some(app) = app.filter(|_| stacks.tasks.is_empty() && stacks.tasks_note.is_some()) {
+        add_tasks(&call, &app, options, &mut stacks).await;
+    }
     let text = stacks.text(stacks::MAX_CHARS);
     Ok(render::data(&stacks, Some(text)))
 }
 
-/// The process behind a target.
-fn pid_of_target(call: &Call<'_>, target: &str) -> Result<i32, ToolError> {
-    let reference: Reference = target.parse().map_err(|error: crate::target::Error| ToolError {
-        kind: "bad_argument",
-        message: error.to_string(),
-        hint: error.hint().to_owned(),
-    })?;
-    match reference {
-        Reference::Name(name) | Reference::Session(name) => {
-            let session = call.daemon.sessions.find(&call.caller, &name)?;
-            session.status().pid.ok_or_else(|| session::Error::Gone.into())
+/// asyncio tasks that are seen only from inside.
+async fn add_tasks(call: &Call<'_>, app: &App, options: Options, stacks: &mut Stacks) {
+    match app.look::<Stacks>(&call.caller, Op::Stacks { locals: options.locals }, &[]).await {
+        Ok(told) => {
+            stacks.tasks = told.tasks;
+            stacks.tasks_note = told.tasks_note;
         }
-        // It need not be a target of this owner's, so it takes more than looking at one.
-        Reference::Process(_) if !call.caller.may(Scope::Run) => {
+        Err(error) => {
+            stacks.tasks_note = Some(format!("the app's probe could not tell its tasks: {}", error.message()))
+        }
+    }
+}
+
+/// The process behind a target, and the app it is, if it is one.
+async fn process_of(call: &Call<'_>, named: &str) -> Result<(i32, Option<App>), ToolError> {
+    match (call.target(Some(named), Purpose::AsItIs).await, named.parse()) {
+        (Ok(Target::Session(session)), _) => {
+            let pid = session.status().pid.ok_or(session::Error::Gone)?;
+            Ok((pid, None))
+        }
+        (Ok(Target::App(app)), _) => Ok((app.entry.pid, Some(app))),
+        // Any process of the user's will do. It need not be a target, so it takes more than looking at one.
+        (Err(targets::Error::App(crate::app::Error::NotAnApp { .. })), Ok(Reference::Process(pid))) => {
+            if call.caller.may(Scope::Run) {
+                return Ok((pid, None));
+            }
             Err(session::Error::NotAllowed("look into processes that are no targets").into())
         }
-        Reference::Process(pid) => Ok(pid),
-        Reference::App { .. } | Reference::Failure { .. } => Err(ToolError {
-            kind: "bad_argument",
-            message: format!("`{target}` has no process of its own"),
-            hint: "pass a session, or pid:NUMBER".to_owned(),
-        }),
+        (Err(error), _) => Err(error.into()),
     }
 }
 

@@ -100,6 +100,7 @@ impl Refusal {
         "bad_path",
         "bad_request",
         "busy",
+        "connection_lost",
         "failed",
         "interrupted",
         "needs_code",

@@ -1,6 +1,7 @@
 //! What the tests stand on: a home of their own for each test, the built binary, one MCP client over stdio, one over HTTP, and
 //! the core without doors.
 
+mod app;
 mod client;
 mod core;
 mod home;
@@ -11,6 +12,7 @@ pub mod terminal;
 
 use std::time::Duration;
 
+pub use app::AppProcess;
 pub use client::{Client, read_messages, text_of};
 pub use core::{Core, TestSession, on_each_python, on_newest_python, report, with_settings};
 pub use home::Home;
