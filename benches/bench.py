@@ -221,6 +221,26 @@ class Bench:
         self.row("pylair exec '1+1' with the daemon up", taken, "ms", "<= 15", taken <= 15)
         home.close()
 
+    def attaching(self) -> None:
+        home = self.home()
+        program = subprocess.Popen([self.options.python, "-c", "import time\nwhile True: time.sleep(1)"])
+        try:
+            taken, paused = [], []
+            for _ in range(self.rounds(100)):
+                began = time.perf_counter()
+                attached = json.loads(home.run("attach", "--json", str(program.pid)).stdout)
+                taken.append((time.perf_counter() - began) * 1e3)
+                paused.append(attached["pause_ms"])
+                home.run("attach", "--detach", str(program.pid))
+        finally:
+            program.kill()
+            program.wait()
+            home.close()
+        median = statistics.median(taken)
+        self.row("pylair attach, to the probe's answer", median, "ms", "<= 100", median <= 100)
+        pause = statistics.median(paused)
+        self.row("  a thread of the program held", pause, "ms", "<= 2", pause <= 2)
+
     def memory(self) -> None:
         home = self.home()
         client = Client(home)
@@ -326,7 +346,7 @@ def main() -> int:
     options = parser.parse_args()
     adopt_orphans()
     bench = Bench(options)
-    for part in (bench.latency, bench.opening, bench.going_back, bench.completing, bench.shell, bench.memory, bench.pouring):
+    for part in (bench.latency, bench.opening, bench.going_back, bench.completing, bench.shell, bench.attaching, bench.memory, bench.pouring):
         part()
     load = os.getloadavg()[0]
     if options.json:

@@ -201,7 +201,7 @@ pub struct AttachArgs {
     #[arg(long)]
     pub readonly: bool,
     /// What to call the app; after its program by default
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = app_id)]
     pub app_id: Option<String>,
     /// Take the probe out again
     #[arg(long, conflicts_with_all = ["readonly", "app_id"])]

@@ -11,7 +11,7 @@ fn main() -> ExitCode {
     match arguments.nth(1).as_deref() {
         Some("__keeper") => keeper::keep::main_from_argument(arguments.next().as_deref()),
         Some("__nursery") => keeper::nursery::main(),
-        Some("__attach") => return attach::child::main(),
+        Some(attach::child::COMMAND) => return attach::child::main(),
         Some(stacks::apart::COMMAND) => return commands::stacks::answer(arguments),
         Some("__daemon") => return commands::daemon::daemon(),
         _ => {}

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::process::{Doing, doing};
 use crate::{caller::Process, regular};
@@ -18,7 +18,7 @@ const MAX_ENTRY_BYTES: u64 = 256 << 10;
 const MAX_ENTRIES: usize = 2000;
 
 /// One process that can be visited, as its probe wrote it down.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
     pub app_id: String,
     pub pid: i32,

@@ -4,38 +4,28 @@ use std::{
     fs, io,
     io::{Read, Write},
     os::unix::net::UnixStream,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
+use bytes::BytesMut;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fd::OwnedFd,
     process::{Pid, PidfdFlags, pidfd_open},
 };
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{error::Error, process::Process};
-use crate::regular;
+use crate::{
+    app::Entry,
+    probe::wire::{self, Event, Op, Reply, Request},
+    regular,
+};
 
 const MAX_ENTRY_BYTES: u64 = 64 << 10;
 const POLL: Duration = Duration::from_millis(1);
 const DETACH_LIMIT: Duration = Duration::from_secs(5);
-const MAX_HEADER_BYTES: usize = 1 << 20;
-
-/// An app as its probe wrote it down.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Entry {
-    pub app_id: String,
-    pub pid: i32,
-    pub start: u64,
-    pub endpoint: String,
-    pub readonly: bool,
-    #[serde(default)]
-    pub how: String,
-    #[serde(default)]
-    pub python: String,
-}
 
 /// The registry's files of one process.
 #[derive(Debug)]
@@ -106,7 +96,7 @@ impl Files {
         let pid = process.pid;
         let entry = self.entry().ok_or(Error::NotAttached { pid })?;
         let failed = |source| Error::Failed { pid, what: "its probe does not answer", source };
-        ask_to_detach(&process.reach(entry.endpoint.as_ref())).map_err(failed)?;
+        ask_to_detach(&process.reach(&entry.endpoint), pid).map_err(failed)?;
         let until = Instant::now() + DETACH_LIMIT;
         while self.entry().is_some() {
             if watch.ends_within(POLL) {
@@ -127,7 +117,7 @@ pub struct Watch(OwnedFd);
 impl Watch {
     pub fn new(process: &Process) -> Result<Self, Error> {
         let pid = process.pid;
-        let gone = || Error::NoSuchProcess { pid };
+        let gone = || Error::Ended { pid };
         let pidfd = pidfd_open(Pid::from_raw(pid).ok_or_else(gone)?, PidfdFlags::empty()).map_err(|_| gone())?;
         // From here on the pid is known to be this process's, if it still is.
         if process.is_there() { Ok(Self(pidfd)) } else { Err(gone()) }
@@ -139,35 +129,29 @@ impl Watch {
     }
 }
 
-fn ask_to_detach(socket: &std::path::Path) -> io::Result<()> {
+fn ask_to_detach(socket: &Path, pid: i32) -> io::Result<()> {
+    const ID: u64 = 1;
     let mut stream = UnixStream::connect(socket)?;
+    let peer = rustix::net::sockopt::socket_peercred(&stream)?;
+    if peer.pid.as_raw_nonzero().get() != pid {
+        return Err(io::Error::other("another process listens there"));
+    }
     stream.set_read_timeout(Some(DETACH_LIMIT))?;
     stream.set_write_timeout(Some(DETACH_LIMIT))?;
-    let request = br#"{"ch":1,"id":1,"op":"detach"}"#;
-    stream.write_all(&u32::try_from(request.len()).expect("a short request").to_be_bytes())?;
-    stream.write_all(request)?;
+    let mut frame = Vec::new();
+    wire::encode(Request { ch: 1, id: ID, op: Op::Detach, client: None, blob: 0 }, b"", &mut frame);
+    stream.write_all(&frame)?;
+    let mut inbox = BytesMut::new();
     loop {
-        let header = read_header(&mut stream)?;
-        if header["ev"] == "done" && header["id"] == 1 {
-            return match header["refused"].as_str() {
-                Some(reason) => Err(io::Error::other(reason.to_owned())),
-                None => Ok(()),
-            };
+        while let Some((reply, _)) = wire::decode::<Reply>(&mut inbox).map_err(io::Error::other)? {
+            if reply.ev == Event::Done && reply.id == ID {
+                return reply.refused.map_or(Ok(()), |reason| Err(io::Error::other(reason)));
+            }
+        }
+        let mut bytes = [0; 4096];
+        match stream.read(&mut bytes)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => inbox.extend_from_slice(&bytes[..count]),
         }
     }
-}
-
-fn read_header(stream: &mut UnixStream) -> io::Result<serde_json::Value> {
-    let mut length = [0; 4];
-    stream.read_exact(&mut length)?;
-    let length = u32::from_be_bytes(length) as usize;
-    if length > MAX_HEADER_BYTES {
-        return Err(io::Error::other("the answer is no frame"));
-    }
-    let mut header = vec![0; length];
-    stream.read_exact(&mut header)?;
-    let header: serde_json::Value = serde_json::from_slice(&header)?;
-    let blob = header["blob"].as_u64().unwrap_or(0);
-    io::copy(&mut Read::take(stream, blob.min(64 << 20)), &mut io::sink())?;
-    Ok(header)
 }

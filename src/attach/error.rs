@@ -4,16 +4,13 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
+use crate::process_access::Access;
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("there is no process {pid}")]
-    NoSuchProcess { pid: i32 },
-    #[error("{pid} is a thread of the process {process}")]
-    IsThread { pid: i32, process: i32 },
-    #[error("process {pid} ({command}) has ended and waits to be reaped by its parent")]
-    Zombie { pid: i32, command: String },
-    #[error("{pid} is a thread of the kernel ({name})")]
-    KernelThread { pid: i32, name: String },
+    /// What `/proc` and the kernel say.
+    #[error(transparent)]
+    Access(#[from] Access),
     #[error("process {pid} is traced by process {tracer} ({name}){}", if *in_debugger { " and stopped in it" } else { "" })]
     Traced { pid: i32, tracer: i32, name: String, in_debugger: bool },
     #[error("process {pid} is stopped by a signal")]
@@ -22,8 +19,6 @@ pub enum Error {
     Ourselves { pid: i32 },
     #[error("process {pid} belongs to a session of pylair")]
     Session { pid: i32 },
-    #[error("process {pid} is not Python: it is `{command}`")]
-    NotPython { pid: i32, command: String },
     #[error("process {pid} runs PyPy, which cannot be attached to")]
     PyPy { pid: i32 },
     #[error("process {pid} is a program of 32 bits, which cannot be attached to")]
@@ -32,8 +27,6 @@ pub enum Error {
     TooOld { pid: i32 },
     #[error("the Python of process {pid} (`{file}`) does not export {symbol}")]
     NoSymbol { pid: i32, file: String, symbol: &'static str },
-    #[error("we may not attach to process {pid}: {reason}")]
-    NotPermitted { pid: i32, reason: String, remedy: String },
     #[error("the interpreter of process {pid} is not running: it has not started yet, or is about to end")]
     NotStarted { pid: i32 },
     #[error("process {pid} is at something that cannot be interrupted now: {what}")]
@@ -78,25 +71,32 @@ impl From<&Error> for Told {
 
 /// Every word that `Error::kind` can say.
 const KINDS: &[&str] = &[
-    "no_such_process",
-    "zombie",
+    "attach_failed",
+    "being_debugged",
+    "forbidden",
     "kernel_thread",
-    "traced",
-    "stopped",
-    "not_attachable",
-    "not_python",
-    "unsupported_python",
-    "no_symbols",
-    "not_permitted",
-    "not_started",
-    "not_now",
-    "pending",
     "no_answer",
+    "no_process",
+    "no_symbols",
+    "not_a_process",
+    "not_attachable",
+    "not_attached",
+    "not_dumpable",
+    "not_now",
+    "not_permitted",
+    "not_python",
+    "not_started",
+    "other_namespace",
+    "other_user",
+    "pending",
     "probe_failed",
     "process_ended",
-    "not_attached",
+    "stopped",
+    "unreachable",
     "unsupported",
-    "attach_failed",
+    "unsupported_python",
+    "yama",
+    "zombie",
 ];
 
 impl Error {
@@ -111,16 +111,12 @@ impl Error {
     /// A word for programs.
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::NoSuchProcess { .. } => "no_such_process",
-            Self::Zombie { .. } => "zombie",
-            Self::KernelThread { .. } => "kernel_thread",
-            Self::Traced { .. } => "traced",
+            Self::Access(access) => access.kind,
+            Self::Traced { .. } => "being_debugged",
             Self::Stopped { .. } => "stopped",
-            Self::IsThread { .. } | Self::Ourselves { .. } | Self::Session { .. } => "not_attachable",
-            Self::NotPython { .. } => "not_python",
+            Self::Ourselves { .. } | Self::Session { .. } => "not_attachable",
             Self::PyPy { .. } | Self::Bits32 { .. } | Self::TooOld { .. } => "unsupported_python",
             Self::NoSymbol { .. } => "no_symbols",
-            Self::NotPermitted { .. } => "not_permitted",
             Self::NotStarted { .. } => "not_started",
             Self::NotNow { .. } => "not_now",
             Self::Pending { .. } => "pending",
@@ -137,13 +133,7 @@ impl Error {
     /// The way out.
     pub fn hint(&self) -> String {
         match self {
-            Self::NoSuchProcess { .. } | Self::Zombie { .. } | Self::KernelThread { .. } => {
-                "`pgrep -af python` lists Python processes".to_owned()
-            }
-            Self::NotPython { .. } => {
-                "`pgrep -af python` lists Python processes; the one that runs the program may be a child of this one".to_owned()
-            }
-            Self::IsThread { process, .. } => format!("attach to {process}"),
+            Self::Access(access) => access.hint.clone(),
             Self::Traced { tracer, .. } => {
                 format!("a process has one tracer at most: detach or end process {tracer}, or look at the program there")
             }
@@ -157,7 +147,6 @@ impl Error {
                 "this build of Python keeps its functions to itself; start the program with `pylair wrap`, or with pylair.start() in it"
                     .to_owned()
             }
-            Self::NotPermitted { remedy, .. } => remedy.clone(),
             Self::NotStarted { .. } | Self::NotNow { .. } => "try again in a moment".to_owned(),
             Self::Pending { .. } => {
                 "it is in a long call into C; list_targets shows it as soon as it is there, attaching again waits on".to_owned()

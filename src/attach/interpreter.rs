@@ -7,9 +7,9 @@ use super::{
     error::Error,
     maps::{self, Mapping},
     memory::ProcessMemory,
-    permission::Facts,
     process::Process,
 };
+use crate::process_access;
 
 const WANTED: &[&str] = &[RUN, ENSURE, RELEASE, ADD_PENDING, MAKE_PENDING, IS_INITIALIZED, RUNTIME, VERSION, SINCE_3_8];
 const RUN: &str = "PyRun_SimpleString";
@@ -54,14 +54,7 @@ pub struct Interpreter {
 impl Interpreter {
     pub fn find(process: &Process) -> Result<Self, Error> {
         let pid = process.pid;
-        let denied = |source: std::io::Error| match source.kind() {
-            std::io::ErrorKind::PermissionDenied => {
-                let (reason, remedy) = Facts::gather(process).explain(pid);
-                Error::NotPermitted { pid, reason, remedy }
-            }
-            std::io::ErrorKind::NotFound => Error::NoSuchProcess { pid },
-            _ => Error::Failed { pid, what: "its memory cannot be read", source },
-        };
+        let denied = |error: std::io::Error| process_access::explain(pid, &error);
         let memory = ProcessMemory::open(pid).map_err(denied)?;
         let text = fs::read_to_string(format!("/proc/{pid}/maps")).map_err(denied)?;
         let mappings = maps::parse(&text);
@@ -85,7 +78,7 @@ impl Interpreter {
         }
         Err(match named {
             Some(file) => Error::NoSymbol { pid, file, symbol: RUN },
-            None => Error::NotPython { pid, command: process.command.clone() },
+            None => process_access::not_python(pid).into(),
         })
     }
 
@@ -181,6 +174,6 @@ mod tests {
     fn a_program_without_python_is_named() {
         let ours = Process::examine(std::process::id().cast_signed()).unwrap();
         let error = Interpreter::find(&ours).unwrap_err();
-        assert!(matches!(&error, Error::NotPython { command, .. } if command.contains("pylair")), "{error}");
+        assert!(error.kind() == "not_python" && error.message().contains("pylair"), "{error}");
     }
 }

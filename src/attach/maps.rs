@@ -15,10 +15,6 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    pub fn contains(&self, address: u64) -> bool {
-        (self.start..self.end).contains(&address)
-    }
-
     /// The last part of the path.
     pub fn name(&self) -> &str {
         let path = self.path.strip_suffix(" (deleted)").unwrap_or(&self.path);
@@ -78,7 +74,7 @@ garbage
         let mappings = parse(TEXT);
         assert_eq!(mappings.len(), 5);
         assert_eq!(mappings[1].path, "/opt/my python/bin/python3.11");
-        assert!(mappings[1].executable && mappings[1].contains(0x55d0_a006_0000));
+        assert!(mappings[1].executable && mappings[1].readable && mappings[1].start == 0x55d0_a006_0000);
         assert_eq!((mappings[1].offset, mappings[2].path.as_str()), (0x60000, ""));
         assert_eq!(mappings[3].name(), "libc.so.6");
     }

@@ -16,9 +16,9 @@ mod maps;
 mod memory;
 mod parcel;
 mod pending;
-mod permission;
 mod process;
 mod ptrace;
+mod remote_exec;
 mod sigframe;
 mod statement;
 
@@ -29,7 +29,6 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-pub use entry::Entry;
 pub use error::Error;
 
 use borrow::Borrowed;
@@ -37,10 +36,11 @@ use entry::{Files, Watch};
 use interpreter::Interpreter;
 use parcel::Parcel;
 use pending::Queued;
-use permission::Facts;
 use process::Process;
 use ptrace::Held;
 use statement::Config;
+
+use crate::{app::Entry, process_access};
 
 /// How long the probe may take to say that it is there.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -113,8 +113,14 @@ pub fn attach(pid: i32, options: &Options) -> Result<Attached, Error> {
         start: process.start,
     };
     files.forget_error();
-    let parcel = Parcel::new(&process, &config, ENTRY);
-    let (way, mut pause) = inject(&process, &interpreter, &parcel)?;
+    let payload = statement::payload(ENTRY, &config);
+    let is_blocked = process::blocked_in(pid, pid).is_some_and(borrow::is_blocking);
+    let has_begun = !is_blocked && remote_exec::run(&process, &interpreter, &config, &payload);
+    let (way, mut pause) = if has_begun {
+        (Way::RemoteExec, Duration::ZERO)
+    } else {
+        inject(&process, &interpreter, &Parcel::new(&process, &config, payload))?
+    };
     let until = Instant::now() + ANSWER_LIMIT;
     let seconds = ANSWER_LIMIT.as_secs();
     if way == Way::PendingCall {
@@ -222,10 +228,7 @@ fn explain(process: &Process, error: ptrace::Error) -> Error {
             source,
         },
         ptrace::Error::Io(source) => match source.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => {
-                let (reason, remedy) = Facts::gather(process).explain(pid);
-                Error::NotPermitted { pid, reason, remedy }
-            }
+            Some(libc::EPERM | libc::EACCES) => process_access::explain(pid, &source).into(),
             Some(libc::ESRCH) => Error::Ended { pid },
             _ => Error::Failed { pid, what: "it could not be traced", source },
         },

@@ -3,7 +3,7 @@
 use super::{
     process::Process,
     ptrace::{Error, Held},
-    statement::{Config, payload, statement},
+    statement::{Config, Source, statement},
 };
 
 const PAGE: u64 = 4096;
@@ -44,8 +44,8 @@ impl Placed {
 }
 
 impl<'p> Parcel<'p> {
-    pub fn new(process: &'p Process, config: &'p Config, entry: &str) -> Self {
-        Self { process, config, payload: payload(entry, config) }
+    pub fn new(process: &'p Process, config: &'p Config, payload: Vec<u8>) -> Self {
+        Self { process, config, payload }
     }
 
     pub fn put(&self, held: &mut Held<'_>) -> Result<Placed, Error> {
@@ -53,7 +53,8 @@ impl<'p> Parcel<'p> {
         let length = (payload_at + self.payload.len() as u64).next_multiple_of(PAGE);
         let address = held.map(length)?;
         let placed = Placed { address, length };
-        let mut text = statement(self.process, self.config, address + payload_at, self.payload.len()).into_bytes();
+        let source = Source::memory(address + payload_at, self.payload.len());
+        let mut text = statement(self.process, self.config, &source).into_bytes();
         // The rest of the memory is zero, and so is the end of the text; one that does not fit is no statement at all.
         if text.len() as u64 >= STATEMENT_BYTES {
             text.clear();

@@ -22,17 +22,40 @@ pub fn payload(entry: &str, config: &Config) -> Vec<u8> {
     probe::payload(entry, config)
 }
 
-/// The statement. It finds the payload at an address of its own process.
-pub fn statement(process: &Process, config: &Config, address: u64, length: usize) -> String {
+/// Where the payload is, for the statement to read.
+#[derive(Debug)]
+pub struct Source {
+    path: String,
+    offset: u64,
+    length: usize,
+    /// Whoever removes the file first has it.
+    is_claimed: bool,
+}
+
+impl Source {
+    /// At an address of the process itself.
+    pub fn memory(address: u64, length: usize) -> Self {
+        Self { path: "/proc/self/mem".to_owned(), offset: address, length, is_claimed: false }
+    }
+
+    /// In a file, by a path as the process sees it.
+    pub fn file(path: String, length: usize) -> Self {
+        Self { path, offset: 0, length, is_claimed: true }
+    }
+}
+
+/// The statement.
+pub fn statement(process: &Process, config: &Config, source: &Source) -> String {
     let errors = format!("{}/apps/{}-{}.error", config.runtime, process.inner_pid, process.start);
     let inside = include_str!("../../probe/pylair/bootstrap/inside.py")
-        .replace("@ADDRESS@", &address.to_string())
-        .replace("@LENGTH@", &length.to_string())
+        .replace("\"@PATH@\"", &literal(&source.path))
+        .replace("@OFFSET@", &source.offset.to_string())
+        .replace("@LENGTH@", &source.length.to_string())
+        .replace("@CLAIM@", if source.is_claimed { "yes" } else { "" })
         .replace("\"@ERRORS@\"", &literal(&errors));
-    let code: String =
-        inside.lines().filter(|line| !line.starts_with('#')).fold(String::new(), |code, line| code + line + "\n");
+    let code: Vec<&str> = inside.lines().filter(|line| !line.starts_with('#')).collect();
     // A program may have given another meaning to any name but this one. Nothing may come out of it, whatever it is.
-    format!("try:\n __builtins__.exec({},{{}})\nexcept:pass\n", literal(&code))
+    format!("try:\n __builtins__.exec({},{{}})\nexcept:pass\n", literal(&code.join("\n")))
 }
 
 /// Text as a literal of Python: JSON's, in ASCII, is one.
@@ -67,7 +90,7 @@ mod tests {
             pid: process.pid,
             start: process.start,
         };
-        let statement = statement(&process, &config, 4096, 17);
+        let statement = statement(&process, &config, &Source::memory(4096, 17));
         assert!(!statement.contains('@') && statement.is_ascii(), "{statement}");
         assert!(statement.contains("/run/me/apps/") && statement.contains("4096"), "{statement}");
     }

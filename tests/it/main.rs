@@ -8,6 +8,7 @@
 mod support;
 
 mod apps;
+mod attach;
 mod bridge;
 mod care;
 mod checkpoint;

@@ -3,6 +3,7 @@
 # the placeholders and puts it into a namespace of its own, where nothing that it raises comes out.
 import _thread
 import posix
+import sys
 
 
 def load(payload):
@@ -38,12 +39,19 @@ def tell(error):
 
 
 def begin():
-    memory = posix.open("/proc/self/mem", posix.O_RDONLY | posix.O_CLOEXEC)
+    file = posix.open("@PATH@", posix.O_RDONLY | posix.O_CLOEXEC)
     try:
-        payload = posix.pread(memory, int("@LENGTH@"), int("@ADDRESS@"))
+        payload = posix.pread(file, int("@LENGTH@"), int("@OFFSET@"))
     finally:
-        posix.close(memory)
-    _thread.start_new_thread(load, (payload,))
+        posix.close(file)
+    if "@CLAIM@":
+        posix.unlink("@PATH@")
+    try:
+        # gevent's own threads are none.
+        start = sys.modules["gevent.monkey"].get_original("_thread", "start_new_thread")
+    except Exception:
+        start = _thread.start_new_thread
+    start(load, (payload,))
 
 
 try:
@@ -51,6 +59,9 @@ try:
     import threading  # noqa: F401
 
     begin()
+except FileNotFoundError:
+    # It was taken back.
+    pass
 except KeyboardInterrupt:
     # Meant for the program: it gets it when this has ended.
     _thread.start_new_thread(_thread.interrupt_main, ())

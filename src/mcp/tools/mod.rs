@@ -3,6 +3,7 @@
 
 mod admin;
 mod app;
+mod attach;
 mod files;
 mod history;
 mod look;
@@ -353,6 +354,17 @@ pub static TABLE: &[Tool] = &[
         input: input::<stacks::StacksArgs>,
         output: Some(schema::<crate::stacks::Stacks>),
         function: |call| Box::pin(stacks::dump_stacks(call)),
+    },
+    Tool {
+        name: "attach",
+        title: "Attach to a process",
+        description: "Start a probe in a running CPython (3.8 or newer) that was not prepared for it, and return the target it is from now on. \
+                      A thread of it is held for about a millisecond; nothing else changes.",
+        toolset: Toolset::Look,
+        effect: Effect::Adds,
+        input: input::<attach::AttachArgs>,
+        output: Some(schema::<attach::Attached>),
+        function: |call| Box::pin(attach::attach(call)),
     },
     Tool {
         name: "complete_code",
