@@ -43,6 +43,15 @@ def set_name(name: str) -> None:
             pass
 
 
+def set_system_name(name: str) -> None:
+    """Names the current thread for the kernel alone: a program that counts or joins its threads shall not come across it."""
+    try:
+        with open(f"/proc/self/task/{_thread.get_native_id()}/comm", "w") as file:
+            file.write(name)
+    except OSError:
+        pass
+
+
 def forget_name() -> None:
     """`threading` up to 3.12 remembers threads for good that it did not start."""
     threading = sys.modules.get("threading")

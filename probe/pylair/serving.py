@@ -17,7 +17,7 @@ from typing import Any
 
 from . import descriptors, listening, registry, wire
 from .connection import Connection
-from .plain_threads import allocate_lock, forget_name, get_ident, poll, set_name, sleep, start_new_thread
+from .plain_threads import allocate_lock, forget_name, get_ident, poll, set_name, set_system_name, sleep, start_new_thread
 
 MAX_CLIENTS = 64
 MAX_STRANGERS = 16
@@ -230,7 +230,7 @@ class Server:
         try:
             self._signals = _block_signals()
             self._thread_id = _native_id()
-            set_name("pylair")
+            set_system_name("pylair")
             after = self._serve()
         except Exception:
             # Nothing is expected here; whatever it is, it is not the program's business.
