@@ -30,14 +30,11 @@ pub fn report_text(report: &Report) -> String {
         }
         push_block(&mut text, &error.traceback);
     }
-    let _infallible = write!(
-        text,
-        "[cell {}: {}, session {}, {}",
-        report.cell,
-        report.outcome.as_str(),
-        report.session,
-        duration_text(report.duration_ms)
-    );
+    let (outcome, took) = (report.outcome.as_str(), duration_text(report.duration_ms));
+    let _infallible = match report.session.strip_prefix("app:") {
+        Some(_) => write!(text, "[call {}: {outcome}, {}, {took}", report.cell, report.session),
+        None => write!(text, "[cell {}: {outcome}, session {}, {took}", report.cell, report.session),
+    };
     for (label, names) in
         [("new", &report.variables.new), ("changed", &report.variables.changed), ("removed", &report.variables.removed)]
     {
@@ -180,6 +177,12 @@ mod tests {
     #[test]
     fn a_quiet_success_is_short() {
         assert_eq!(report_text(&sample()), "hi\nOut[4]: 42\n[cell 4: ok, session main, 1.23 ms, new: x]");
+    }
+
+    #[test]
+    fn a_call_in_an_app_is_called_so() {
+        let report = Report { session: "app:web@7".into(), ..sample() };
+        assert_eq!(report_text(&report), "hi\nOut[4]: 42\n[call 4: ok, app:web@7, 1.23 ms, new: x]");
     }
 
     #[test]

@@ -406,3 +406,20 @@ started.wait()
     let same = client.data("dump_stacks", &json!({"target": format!("pid:{}", app.pid)}));
     assert_eq!(same["pid"], app.pid);
 }
+
+#[test]
+fn closing_an_app_that_was_attached_to_takes_the_probe_out() {
+    let home = Home::new();
+    let app = AppProcess::plain(&home, "stock = 5");
+    let mut client = home.initialized_client();
+    let attached = client.call("attach", &json!({"pid": app.pid}));
+    if attached["isError"] == true {
+        return crate::support::skip("closing_an_app_that_was_attached_to", &text_of(&attached));
+    }
+    let target = format!("pid:{}", app.pid);
+    assert_eq!(execute(&mut client, &target, "main.stock")["result"], "5");
+    let closed = client.data("close_session", &json!({"target": target}));
+    assert!(closed["closed"].as_str().is_some_and(|name| name.ends_with(&format!("@{}", app.pid))), "{closed}");
+    assert_eq!(client.failure("execute", &json!({"code": "1", "target": target}))["kind"], "not_an_app");
+    assert!(crate::support::Watched::new(app.pid).is_alive());
+}

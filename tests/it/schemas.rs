@@ -204,7 +204,11 @@ fn answers_are_as_the_output_schemas_promise() {
     client.data("inspect", &on_app);
     client.data("read_logs", &on_app);
     client.data("interrupt", &on_app);
-    drop(app);
+    let plain = AppProcess::plain(&home, "stock = 5");
+    client.data("attach", &json!({"pid": plain.pid}));
+    client.data("list_targets", &json!({"kind": "app"}));
+    client.data("close_session", &json!({"target": format!("pid:{}", plain.pid)}));
+    drop((app, plain));
     client.data("close_session", &on_lab);
     client.data("list_targets", &json!({}));
     client.data("close_session", &json!({"target": "lab", "forget": true}));

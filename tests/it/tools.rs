@@ -46,8 +46,11 @@ fn the_tools_and_what_they_may_do_are_listed() {
             "inspect: reads repeatable",
             "read_source: reads repeatable",
             "dump_stacks: reads repeatable",
+            "attach: ",
             "set_variable: destroys world",
             "call: destroys world",
+            "read_logs: reads repeatable",
+            "screenshot: destroys world",
             "get_status: reads repeatable",
         ]
     );
@@ -94,7 +97,7 @@ fn a_session_lives_through_all_its_tools() {
     assert_eq!(client.data("close_session", &json!({"target": "lab"})), json!({"closed": "lab"}));
     let failure = client.failure("execute", &json!({"code": "1", "target": "lab"}));
     assert_eq!(failure["kind"], "closed_session");
-    assert_eq!(client.data("list_targets", &json!({})), json!({"sessions": []}));
+    assert_eq!(client.data("list_targets", &json!({})), json!({"sessions": [], "apps": []}));
 }
 
 #[test]
@@ -229,5 +232,5 @@ fn readonly_leaves_only_what_reads() {
     client.initialize();
     let id = client.begin("execute", &json!({"code": "1"}));
     assert_eq!(client.answer(id)["error"]["code"], -32602);
-    assert_eq!(client.data("list_targets", &json!({})), json!({"sessions": []}));
+    assert_eq!(client.data("list_targets", &json!({})), json!({"sessions": [], "apps": []}));
 }

@@ -26,9 +26,12 @@ pub struct AppProcess {
 impl AppProcess {
     /// Starts a program under the newest Python and waits until it serves. `setup` comes before `pylair.start`, whose arguments are `start`.
     pub fn start(home: &Home, setup: &str, start: &str) -> Self {
-        let program = format!(
-            "import sys, pylair\n{setup}\npylair.start({start})\nprint('ready', flush=True)\nsys.stdin.read()\n"
-        );
+        Self::plain(home, &format!("import pylair\n{setup}\npylair.start({start})"))
+    }
+
+    /// The same without a probe, unless the code starts one.
+    pub fn plain(home: &Home, code: &str) -> Self {
+        let program = format!("import sys\n{code}\nprint('ready', flush=True)\nsys.stdin.read()\n");
         let path = home.work().join("program.py");
         fs::write(&path, program).expect("the home is writable");
         let mut command = Command::new(newest_python());
