@@ -7,7 +7,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -113,6 +113,10 @@ struct Files {
 impl Files {
     fn write(&self, script: &[u8], payload: &[u8], uid: u32) -> io::Result<()> {
         self.remove();
+        if let Some(apps) = self.script.parent().filter(|_| uid == rustix::process::geteuid().as_raw()) {
+            // It is there when an app was before.
+            let _there = fs::DirBuilder::new().mode(0o700).create(apps);
+        }
         for (path, bytes) in [(&self.script, script), (&self.payload, payload)] {
             let mut file: File = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
             file.write_all(bytes)?;

@@ -54,8 +54,10 @@ pub fn statement(process: &Process, config: &Config, source: &Source) -> String 
         .replace("@CLAIM@", if source.is_claimed { "yes" } else { "" })
         .replace("\"@ERRORS@\"", &literal(&errors));
     let code: Vec<&str> = inside.lines().filter(|line| !line.starts_with('#')).collect();
-    // A program may have given another meaning to any name but this one. Nothing may come out of it, whatever it is.
-    format!("try:\n __builtins__.exec({},{{}})\nexcept:pass\n", literal(&code.join("\n")))
+    // In `__main__` a program may have given another meaning to any name but `__builtins__`; a script has a namespace of its own.
+    let exec = if source.is_claimed { "exec" } else { "__builtins__.exec" };
+    // Nothing may come out of it, whatever it is.
+    format!("try:\n {exec}({},{{}})\nexcept:pass\n", literal(&code.join("\n")))
 }
 
 /// Text as a literal of Python: JSON's, in ASCII, is one.
