@@ -34,10 +34,12 @@ class Capture:
         self._send = send
         self._lock = threading.RLock()
         self._waiting: list[tuple[int, bytes]] = []
+        self._events: list[tuple[dict[str, Any], bytes]] = []
         self._size = 0
         self._moment = 0.0
         self._sent = 0
         self._gathering = False
+        self._sending = False
         # Interrupts the call again. Set when an interrupt came while something was being sent.
         self._interrupt: Callable[[], Any] | None = None
 
@@ -87,8 +89,8 @@ class Capture:
     def show(self, header: dict[str, Any], blob: bytes) -> None:
         """Sends another event, after what was printed before it."""
         with self._lock:
+            self._events.append((header, blob))
             self._pass_on()
-            self._send(header, blob)
         self._sent_all()
 
     def close(self) -> None:
@@ -104,6 +106,21 @@ class Capture:
         self._sent_all()
 
     def _pass_on(self) -> None:
+        """Sends what waits, with the lock in hand. A signal handler or a `__del__` may print in the middle of that: then the same thread is
+        here a second time, and must not send, because the connection's lock is its own. The first one sends that too."""
+        if self._sending:
+            return
+        self._sending = True
+        try:
+            while self._waiting or self._events:
+                if self._waiting:
+                    self._send_waiting()
+                else:
+                    self._send(*self._events.pop(0))
+        finally:
+            self._sending = False
+
+    def _send_waiting(self) -> None:
         waiting, self._waiting, self._size = self._waiting, [], 0
         at = 0
         while at < len(waiting):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import textwrap
 
 import pytest
 from app_host import AppProcess
+from visitor import INSTALLED
 
 PLAIN_APP = """
 class Thing:
@@ -329,6 +332,34 @@ def noise():
 threading.Thread(target=noise).start()
 app.registered = {"stop": stop, "wanted": wanted, "made": made}
 """
+
+
+def test_printing_in_the_middle_of_sending_what_was_printed(python):
+    """As a signal handler and a `__del__` may: the connection's lock is already in this thread's hands."""
+    code = """
+    import sys, threading
+    from pylair.streams import Capture, Streams, captured
+    lock, sent = threading.Lock(), []
+    def send(header, blob):
+        assert lock.acquire(timeout=5), "sent in the middle of sending"
+        if len(sent) == 1:
+            print("from within")
+            capture.show({"ev": "display"}, b"shown")
+        sent.append(blob)
+        lock.release()
+    capture, streams = Capture(send), Streams()
+    streams.enter()
+    with captured(capture):
+        for number in range(3):
+            print(number)
+    capture.close()
+    streams.leave()
+    print(sent)
+    """
+    out = subprocess.run(
+        [python, "-c", textwrap.dedent(code)], env={"PYTHONPATH": INSTALLED}, capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    assert out == "[b'0\\n', b'1\\n', b'from within\\n', b'shown', b'2\\n']\n"
 
 
 def test_other_threads_print_where_they_did(run):
