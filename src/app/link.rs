@@ -26,7 +26,7 @@ use crate::probe::wire::{self, Event, Op, Reply, Request, WIRE_VERSION};
 
 const CHANNEL: u32 = 1;
 /// A connection that nobody needs.
-const IDLE: Duration = Duration::from_secs(60);
+const IDLE: Duration = Duration::from_mins(1);
 /// A process that ends closes its sockets a moment before it is seen to have ended.
 const END_GRACE: Duration = Duration::from_millis(500);
 /// Frames on their way to an app that does not read them.
@@ -213,9 +213,8 @@ async fn read(mut reader: OwnedReadHalf, mut inbox: BytesMut, shared: Arc<Shared
     let end = loop {
         match next_frame(&mut reader, &mut inbox).await {
             Ok(Some((reply, blob))) => shared.pass_on(reply, blob).await,
-            Ok(None) => break None,
             Err(error) if error.kind() == io::ErrorKind::InvalidData => break Some(End::Garbage(error.to_string())),
-            Err(_) => break None,
+            Ok(None) | Err(_) => break None,
         }
     };
     drop(reader);

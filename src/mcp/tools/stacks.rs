@@ -56,7 +56,7 @@ async fn add_tasks(call: &Call<'_>, app: &App, options: Options, stacks: &mut St
             stacks.tasks_note = told.tasks_note;
         }
         Err(error) => {
-            stacks.tasks_note = Some(format!("the app's probe could not tell its tasks: {}", error.message()))
+            stacks.tasks_note = Some(format!("the app's probe could not tell its tasks: {}", error.message()));
         }
     }
 }
