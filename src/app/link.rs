@@ -70,6 +70,8 @@ struct Shared {
 struct Pending {
     last_id: u64,
     waiting: Option<HashMap<u64, mpsc::Sender<Frame>>>,
+    /// The other side has hung up: nobody else may begin to wait, while it is found out for those who do what became of it.
+    closed: bool,
 }
 
 /// What comes back for one request.
@@ -122,7 +124,7 @@ impl Link {
         if hello.wire != Some(WIRE_VERSION) {
             return Err(Error::Version { target, theirs: hello.wire.unwrap_or_default() });
         }
-        let pending = Mutex::new(Pending { last_id: 0, waiting: Some(HashMap::new()) });
+        let pending = Mutex::new(Pending { last_id: 0, waiting: Some(HashMap::new()), closed: false });
         let shared = Arc::new(Shared { held, pending, end: OnceLock::new(), over: CancellationToken::new() });
         let (requests, queued) = mpsc::channel(QUEUED);
         tokio::spawn(write(writer, queued, shared.clone()));
@@ -131,7 +133,7 @@ impl Link {
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.requests.is_closed() || self.shared.over.is_cancelled()
+        self.requests.is_closed() || self.shared.is_closed()
     }
 
     /// Returns when the connection has ended.
@@ -146,6 +148,9 @@ impl Link {
         let (sender, frames) = mpsc::channel(UNREAD);
         let id = {
             let mut pending = self.shared.pending.lock().expect("no panic while locked");
+            if pending.closed {
+                return None;
+            }
             pending.last_id += 1;
             let id = pending.last_id;
             let waiting = pending.waiting.as_mut()?;
@@ -168,6 +173,10 @@ impl Shared {
     fn waiting(&self) -> usize {
         let pending = self.pending.lock().expect("no panic while locked");
         pending.waiting.as_ref().map_or(0, HashMap::len)
+    }
+
+    fn is_closed(&self) -> bool {
+        self.over.is_cancelled() || self.pending.lock().expect("no panic while locked").closed
     }
 
     /// Nobody waits any more; whoever did reads the end.
@@ -218,6 +227,7 @@ async fn read(mut reader: OwnedReadHalf, mut inbox: BytesMut, shared: Arc<Shared
         }
     };
     drop(reader);
+    shared.pending.lock().expect("no panic while locked").closed = true;
     let end = match end {
         Some(end) => end,
         None if shared.end.get().is_some() => End::Idle,

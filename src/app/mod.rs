@@ -271,8 +271,13 @@ impl App {
             }
             return Ok(link.clone());
         }
-        let opening = Link::open(&self.entry);
-        let link = self.patiently(ANSWER_TIMEOUT, opening).await??;
+        let mut opened = self.patiently(ANSWER_TIMEOUT, Link::open(&self.entry)).await?;
+        if let (Err(Error::NotServed { .. }), Some(last)) = (&opened, slot.as_ref()) {
+            // It hung up a moment ago, and its process may be about to end.
+            let _whatever_it_was = tokio::time::timeout(ANSWER_TIMEOUT, last.ended()).await;
+            opened = self.patiently(ANSWER_TIMEOUT, Link::open(&self.entry)).await?;
+        }
+        let link = opened?;
         *slot = Some(link.clone());
         tokio::spawn(watch(self.instance.clone(), link.clone()));
         Ok(link)
