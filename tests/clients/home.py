@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-BINARY = os.environ.get("PYLAIR_BIN", str(Path(__file__).parents[2] / "target/debug/pylair"))
+BINARY = os.environ.get("PYLAIR_BIN", str(Path(__file__).resolve().parents[2] / "target/debug/pylair"))
 # Nothing takes this long; it is for what hangs.
 TIMEOUT = 60.0
 

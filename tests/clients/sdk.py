@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 from importlib.metadata import version
 from typing import Any, AsyncIterator, Callable, NamedTuple
@@ -33,6 +34,7 @@ class Result(NamedTuple):
     text: str
     data: Any
     is_error: bool
+    pictures: tuple[bytes, ...] = ()
 
 
 class Client:
@@ -58,9 +60,10 @@ class Client:
                     await self.session.send_notification(types.ClientNotification(cancelled))
             raise
         text = "".join(block.text for block in result.content if block.type == "text")
+        pictures = tuple(base64.b64decode(block.data) for block in result.content if block.type == "image")
         if IS_OLD:
-            return Result(text, result.structuredContent, result.isError)
-        return Result(text, result.structured_content, bool(result.is_error))
+            return Result(text, result.structuredContent, result.isError, pictures)
+        return Result(text, result.structured_content, bool(result.is_error), pictures)
 
     async def execute(self, code: str, **arguments: Any) -> dict[str, Any]:
         """Runs a cell and returns its structured outcome."""
@@ -80,11 +83,11 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def connect(home: Home, door: str, era: str, token: str | None = None) -> AsyncIterator[Client]:
+async def connect(home: Home, door: str, era: str, token: str | None = None, flags: tuple[str, ...] = ()) -> AsyncIterator[Client]:
     """A client over `stdio` or `http`; `home.serve()` comes first for the latter."""
     async with contextlib.AsyncExitStack() as stack:
         if door == "stdio":
-            transport: Any = stdio_client(StdioServerParameters(command=BINARY, args=["mcp"], env=home.env))
+            transport: Any = stdio_client(StdioServerParameters(command=BINARY, args=["mcp", *flags], env=home.env))
         else:
             headers = {"Authorization": f"Bearer {home.token if token is None else token}"}
             http = await stack.enter_async_context(httpx.AsyncClient(headers=headers, timeout=TIMEOUT))
