@@ -15,6 +15,8 @@ from typing import Any, Callable
 from home import BINARY, Home, adopt_orphans, descendants
 from line import Client
 
+import visits
+
 HERE = Path(__file__).parent
 
 INITIALIZE = {
@@ -81,18 +83,17 @@ class Bench:
     def calls(self, tool: str, arguments: dict[str, Any], count: int, pin: bool = False, **settings: str) -> dict[str, float]:
         """Latencies of a tool through bridge, daemon and worker, in a daemon of its own."""
         home = self.home(**settings)
-        first = tool_call("execute", {"code": "x = 1"}, 2)
         try:
-            return self.drive(
-                [compact(INITIALIZE), compact(INITIALIZED), first],
-                tool_call(tool, arguments),
-                [BINARY, "mcp"],
-                count,
-                home.env,
-                pin,
-            )
+            return self.calls_in(home, {"code": "x = 1"}, tool, arguments, count, pin)
         finally:
             home.close()
+
+    def calls_in(
+        self, home: Home, first: dict[str, Any], tool: str, arguments: dict[str, Any], count: int, pin: bool = False
+    ) -> dict[str, float]:
+        """Latencies of a tool after a first cell."""
+        setup = [compact(INITIALIZE), compact(INITIALIZED), tool_call("execute", first, 2)]
+        return self.drive(setup, tool_call(tool, arguments), [BINARY, "mcp"], count, home.env, pin)
 
     def helper(self, what: str, script: str, *args: str) -> dict[str, float] | None:
         """The figures of a script that runs in the benchmarks' virtual environment."""
@@ -221,26 +222,6 @@ class Bench:
         self.row("pylair exec '1+1' with the daemon up", taken, "ms", "<= 15", taken <= 15)
         home.close()
 
-    def attaching(self) -> None:
-        home = self.home()
-        program = subprocess.Popen([self.options.python, "-c", "import time\nwhile True: time.sleep(1)"])
-        try:
-            taken, paused = [], []
-            for _ in range(self.rounds(100)):
-                began = time.perf_counter()
-                attached = json.loads(home.run("attach", "--json", str(program.pid)).stdout)
-                taken.append((time.perf_counter() - began) * 1e3)
-                paused.append(attached["pause_ms"])
-                home.run("attach", "--detach", str(program.pid))
-        finally:
-            program.kill()
-            program.wait()
-            home.close()
-        median = statistics.median(taken)
-        self.row("pylair attach, to the probe's answer", median, "ms", "<= 100", median <= 100)
-        pause = statistics.median(paused)
-        self.row("  a thread of the program held", pause, "ms", "<= 2", pause <= 2)
-
     def memory(self) -> None:
         home = self.home()
         client = Client(home)
@@ -346,8 +327,9 @@ def main() -> int:
     options = parser.parse_args()
     adopt_orphans()
     bench = Bench(options)
-    for part in (bench.latency, bench.opening, bench.going_back, bench.completing, bench.shell, bench.attaching, bench.memory, bench.pouring):
+    for part in (bench.latency, bench.opening, bench.going_back, bench.completing, bench.shell, bench.memory, bench.pouring):
         part()
+    visits.measure(bench)
     load = os.getloadavg()[0]
     if options.json:
         facts = {"python": options.python, "cores": os.cpu_count(), "load": load}
