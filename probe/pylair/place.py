@@ -2,11 +2,12 @@
 
 Called by calls.py on the call's own thread, which waits. Whatever the code does, nothing of it comes out where it ran: no exception, no
 exit, no interrupt may get into somebody else's main loop. Also how a call is interrupted: on our own thread by an exception set from
-outside, on a loop by cancelling its task; on the app's main thread not at all.
+outside, on a loop by cancelling its task; on the app's main thread only as long as it has not begun.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any, Callable
 
@@ -60,12 +61,15 @@ class Work:
         """For invokers and loops to call. Never raises, and returns nothing that an invoker could stumble over."""
         if not self.take():
             return
+        pid = os.getpid()
         try:
             with captured(self.capture):
                 self.result = self.sync()  # type: ignore[misc]
         except BaseException as error:
             self.error = error
-        self.finished.set()
+        finally:
+            _end_child(pid)
+            self.finished.set()
 
     def on_this_thread(self) -> None:
         """On the call's own thread, where it can be interrupted until it has ended."""
@@ -98,6 +102,7 @@ class Work:
     async def as_task(self) -> None:
         """As a task. Nothing may leave a task of the app's loop: an exit or an interrupt would end the loop itself."""
         coroutine = self.coroutine
+        pid = os.getpid()
         try:
             with captured(self.capture):
                 self.result = await coroutine()  # type: ignore[misc]
@@ -105,7 +110,9 @@ class Work:
             self.error = error
             if type(error).__name__ == "CancelledError" and self.interrupts:
                 self.error = KeyboardInterrupt().with_traceback(error.__traceback__)
-        self.finished.set()
+        finally:
+            _end_child(pid)
+            self.finished.set()
 
     def begin_task(self, loop: Any) -> None:
         """On the loop."""
@@ -132,6 +139,12 @@ class Work:
                 return f"its event loop does not take orders: {error}"
             return None
         if self.ran_on != PROBE:
+            if self.take():
+                # Nobody has run it so far, and now nobody will.
+                self.interrupts += 1
+                self.error = KeyboardInterrupt()
+                self.finished.set()
+                return None
             where = "the app's main thread" if self.ran_on == MAIN else "the app's event loop"
             return f"it runs on {where}, and an interrupt would hit the app"
         if self._thread is None:
@@ -153,6 +166,12 @@ class Work:
         self.take()
         self.error = self.error or Refused("stopped", reason)
         self.finished.set()
+
+
+def _end_child(pid: int) -> None:
+    """If the code forked, its child comes to the end of the call too. It must not go on as a second app, in the first one's main loop."""
+    if os.getpid() != pid:
+        os._exit(0)
 
 
 def run(app: Any, work: Work) -> None:

@@ -499,6 +499,31 @@ def test_the_apps_main_thread_is_not_interrupted(run):
 # Leaving.
 
 
+def test_a_call_that_no_invoker_has_begun_with_is_taken_back(run):
+    app = run("""
+        waiting = []
+        app.invoker = waiting.append
+        app.registered = {"ran": []}
+        threading.Thread(target=lambda: (sys.__stdin__.readline(), waiting[0](), print(app.registered)), daemon=True).start()
+    """)
+    number = app.begin_execute("ran.append(1)")
+    while True:
+        refused = app.ask("interrupt", call=number).get("refused")
+        if refused is None:
+            break
+        assert "it has not begun" in refused or "no call" in refused
+    assert app.finish(number)["outcome"] == "interrupted"
+    app.process.stdin.write(b"now\n")
+    assert app.ended()[0] == "{'ran': []}\n"
+
+
+@pytest.mark.parametrize("place", ["main", "loop"])
+def test_a_child_that_a_call_forked_does_not_become_a_second_app(run, place):
+    app = run(APPS[place])
+    assert app.execute("import os\nchild = os.fork()\nchild and os.waitpid(child, 0)[1]").result == "0"
+    assert app.execute("1").result == "1"
+
+
 def test_nothing_is_left_when_the_probe_leaves(run):
     app = run(
         """
