@@ -58,8 +58,8 @@ class Logs:
         self._ring: deque[Entry] = deque(maxlen=RING)
         self._numbers = itertools.count(1)
         self._factory: _Factory | None = None
-        # Locks of readers that wait, with the least level that each waits for.
-        self._waiting: list[tuple[Any, int]] = []
+        # Locks of readers that wait, with the least level and the part of a logger's name that each waits for.
+        self._waiting: list[tuple[Any, int, str | None]] = []
         self._removed = False
 
     def install(self) -> None:
@@ -88,7 +88,7 @@ class Logs:
             if logging.getLogRecordFactory() is factory:
                 logging.setLogRecordFactory(factory.next)
         self._ring.clear()
-        for lock, _ in list(self._waiting):
+        for lock, _, _ in list(self._waiting):
             _wake(lock)
 
     def forked(self) -> None:
@@ -101,14 +101,13 @@ class Logs:
         message, args = _message(record, fields)
         level = fields.get("levelno")
         level = level if type(level) is int else 0
-        self._ring.append(
-            Entry(
-                next(self._numbers), fields.get("created") or time.time(), level, fields.get("levelname"), fields.get("name"), message, args
-            )
-        )
+        created, name = fields.get("created"), fields.get("name")
+        moment = created if type(created) is float else time.time()
+        self._ring.append(Entry(next(self._numbers), moment, level, fields.get("levelname"), name, message, args))
         if self._waiting:
-            for lock, least in list(self._waiting):
-                if level >= least:
+            for lock, least, part in list(self._waiting):
+                # Each reader that is woken looks through the ring, which takes time from an app that logs much.
+                if level >= least and (not part or (type(name) is str and part in name)):
                     _wake(lock)
 
     def read(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -124,18 +123,18 @@ class Logs:
         deadline = time.monotonic() + query.wait_seconds
         lock = threading.Lock()
         lock.acquire()
-        waiter = lock, query.least
+        waiter = lock, query.least, query.logger
         self._waiting.append(waiter)
+        woken = False
         try:
-            seen = query.after
             while not self._removed:
-                new = [entry for entry in self._entries() if entry.id > seen]
-                if any(map(query.matches, new)):
+                if any(entry.id > query.after and query.matches(entry) for entry in self._entries()):
                     return
-                seen = new[-1].id if new else seen
                 left = deadline - time.monotonic()
-                if left <= 0 or not lock.acquire(timeout=left):
+                if left <= 0:
                     return
+                # What woke us and is not to be seen yet will be when the record before it has come, or is given up.
+                woken = lock.acquire(timeout=min(left, _SETTLED_SECONDS) if woken else left)
         finally:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)

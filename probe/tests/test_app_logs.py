@@ -217,6 +217,41 @@ def test_waiting_ends_with_a_record_that_is_asked_for(run):
     assert messages(app.finish(number).json) == ["next"]
 
 
+def test_records_that_a_reader_does_not_wait_for_do_not_wake_it(run):
+    app = run(QUIET)
+    number = app.begin("logs", wait_s=30, logger="wanted")
+    done = app.execute("""
+        import logging, sys, time
+        logs = sys.modules["_pylair.logs"].Logs
+        looked, real = [], logs._entries
+        while not logging.getLogRecordFactory().logs._waiting:
+            time.sleep(0.001)
+        logs._entries = lambda self: (looked.append(1), real(self))[1]
+        for at in range(2000):
+            logging.getLogger("other").warning("%d", at)
+        logs._entries = real
+        logging.getLogger("wanted.here").warning("that")
+        len(looked)
+    """)
+    assert int(done.result) <= 1
+    assert messages(app.finish(number).json) == ["that"]
+
+
+def test_a_record_with_a_strange_time_is_readable(run):
+    app = run(QUIET)
+    app.execute("""
+        import logging
+        def strange(*args, **kwargs):
+            record = logging.LogRecord(*args, **kwargs)
+            record.created = "now"
+            return record
+        logging.getLogRecordFactory().next = strange
+        logging.warning("first")
+        logging.warning("second")
+    """)
+    assert messages(logs(app)) == ["first", "second"]
+
+
 def test_waiting_ends_in_time_and_when_the_probe_leaves(run):
     app = run(QUIET + "import threading\nleft = threading.Event()\napp.registered = {'calls': calls}")
     assert logs(app, wait_s=0.05)["count"] == 0
