@@ -44,6 +44,7 @@ class _Reader:
     def __init__(self, with_locals: bool) -> None:
         self.with_locals = with_locals
         self.cut = False
+        self.is_traced = False
         self._values = _MAX_ALL_LOCALS
 
     def threads(self, frames: dict[int, types.FrameType]) -> list[dict[str, Any]]:
@@ -54,6 +55,7 @@ class _Reader:
         found = []
         for number in sorted(frames, key=lambda number: (number != main, number)):
             stack, cut = _chain(frames[number])
+            self.is_traced = _is_traced(stack)
             if number == asking or (_is_ours(stack) and not any(_is_call(frame) for frame in stack)):
                 continue
             if len(found) == _MAX_THREADS:
@@ -76,11 +78,7 @@ class _Reader:
         return told
 
     def _locals(self, frame: types.FrameType) -> list[dict[str, Any]]:
-        try:
-            values = dict(frame.f_locals)
-        except Exception:
-            # The thread has gone on meanwhile.
-            return []
+        values = _locals_of(frame, self.is_traced)
         listed = []
         for name, value in islice(values.items(), _MAX_LOCALS):
             self._values -= 1
@@ -101,6 +99,7 @@ class _Reader:
     def _task(self, task: Any, waits: _Waits) -> dict[str, Any]:
         coroutine = _stored(task, "_coro")
         frames, running = _coroutine_frames(coroutine)
+        self.is_traced = _is_traced(frames)
         waiter = _stored(task, "_fut_waiter")
         told = {
             "name": _task_name(task),
@@ -117,6 +116,30 @@ class _Reader:
 
 
 _OPTIMIZED = 0x1
+# The references to a frame's dictionary of locals: the frame's, ours, and that of the call that counts.
+_HELD_BY_FRAME = 3
+
+
+def _locals_of(frame: types.FrameType, is_traced: bool) -> dict[str, Any]:
+    """The variables of a function. Up to 3.12 the frame keeps the dictionary that is made for this, and with it values that the function
+    will have forgotten long before it ends; so it is emptied again, unless somebody else has it or a tracer may write it back."""
+    try:
+        held = frame.f_locals
+        values = dict(held)
+    except Exception:
+        # The thread has gone on meanwhile.
+        return {}
+    if sys.version_info < (3, 13) and not is_traced and sys.getrefcount(held) == _HELD_BY_FRAME:
+        code = frame.f_code
+        for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
+            held.pop(name, None)
+    return values
+
+
+def _is_traced(stack: list[types.FrameType]) -> bool:
+    if "bdb" in sys.modules or "pydevd" in sys.modules or sys.gettrace() is not None or getattr(threading, "_trace_hook", None) is not None:
+        return True
+    return any(frame.f_trace is not None for frame in stack)
 
 
 def _shown(value: Any) -> str:
@@ -170,14 +193,12 @@ def _loops(frames: dict[int, types.FrameType], loop: Any) -> list[Any]:
     if "asyncio" not in sys.modules:
         return list(found.values())
     for frame in frames.values():
-        for outer in _chain(frame)[0]:
+        stack = _chain(frame)[0]
+        for outer in stack:
             file = outer.f_code.co_filename
-            if "asyncio" not in file and "uvloop" not in file:
+            if not outer.f_code.co_flags & _OPTIMIZED or ("asyncio" not in file and "uvloop" not in file):
                 continue
-            try:
-                held = dict(outer.f_locals)
-            except Exception:
-                continue
+            held = _locals_of(outer, _is_traced(stack))
             for value in (held.get("self"), held.get("loop"), _stored(held.get("self"), "_loop")):
                 if _is_loop(value):
                     found[id(value)] = value

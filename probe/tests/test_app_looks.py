@@ -201,6 +201,33 @@ def test_stacks_of_threads_with_their_locals(run):
     assert all("locals" not in frame for thread in without["threads"] for frame in thread["frames"])
 
 
+def test_values_that_a_function_has_forgotten_are_not_kept_by_a_look_at_its_stack(run, version):
+    app = run("""
+        import queue, threading, weakref
+        class Big: pass
+        told, done = queue.Queue(), queue.Queue()
+        def inner():
+            locals()["extra"] = 1
+            data = Big()
+            app.registered["ref"] = weakref.ref(data)
+            done.put(0)
+            told.get()
+            del data
+            done.put(1)
+            told.get()
+            done.put(sorted(locals()))
+        app.registered.update(told=told, done=done)
+        threading.Thread(target=inner, daemon=True).start()
+    """)
+    app.execute("done.get()")
+    frames = [frame for thread in app.ask("stacks").json["threads"] for frame in thread["frames"]]
+    (frame,) = [frame for frame in frames if frame["function"] == "inner"]
+    assert {"name": "data", "value": "<Big object>"} in frame["locals"]
+    assert app.execute("told.put(0); done.get(); ref() is None").result == "True"
+    # What was put into the dictionary stays there up to 3.12, as if nobody had looked.
+    assert app.execute("told.put(0); done.get()").result == ("['extra']" if version < (3, 13) else "[]")
+
+
 def test_a_running_call_is_among_the_stacks_without_our_frames(run):
     app = run(THREADS)
     number = app.begin_execute("def wait_here():\n    print('begun')\n    gate.wait()\nwait_here()")
