@@ -76,7 +76,7 @@ pub fn fits(held: &Held<'_>, interpreter: &Interpreter) -> bool {
 }
 
 /// Runs the parcel's statement on a thread that fits, and says how long that was held.
-pub fn run(mut held: Held<'_>, interpreter: &Interpreter, parcel: &Parcel<'_>) -> Result<(Borrowed, Duration), Error> {
+pub fn run(mut held: Held<'_>, interpreter: &Interpreter, parcel: &mut Parcel) -> Result<(Borrowed, Duration), Error> {
     let placed = parcel.put(&mut held)?;
     call(held, interpreter, interpreter.run, placed)
 }

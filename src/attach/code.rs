@@ -1,4 +1,4 @@
-//! Small pieces of machine code for x86_64, written into a process for a moment.
+//! Small pieces of machine code for `x86_64`, written into a process for a moment.
 //!
 //! Each keeps to the C calling convention (System V): at its first instruction the stack is where it is behind a call.
 
@@ -88,7 +88,7 @@ pub fn queue(is_initialized: u64, add_pending: u64, function: u64) -> Piece {
         .argument(Argument::First, function)
         .argument(Argument::Second, 0)
         .call(add_pending);
-    if_initialized(is_initialized, rest)
+    if_initialized(is_initialized, &rest)
 }
 
 /// Takes the GIL, calls a function with one argument, gives the GIL back, then traps. `ebx` is 0 if the interpreter is not there.
@@ -101,10 +101,10 @@ pub fn with_gil(is_initialized: u64, ensure: u64, function: u64, argument: u64, 
         .call(function)
         .bytes(&[0x44, 0x89, 0xe7]) // mov edi, r12d
         .call(release);
-    if_initialized(is_initialized, rest)
+    if_initialized(is_initialized, &rest)
 }
 
-fn if_initialized(is_initialized: u64, rest: Code) -> Piece {
+fn if_initialized(is_initialized: u64, rest: &Code) -> Piece {
     let length = i32::try_from(rest.0.len()).expect("a few instructions");
     let code = Code::default()
         .bytes(&[0x48, 0x83, 0xec, 0x08]) // sub rsp, 8
@@ -144,7 +144,7 @@ mod tests {
         // SAFETY: fresh memory, filled before it is run, and unmapped by what runs in it.
         let result = unsafe {
             let at = mmap_anonymous(std::ptr::null_mut(), 4096, protection, MapFlags::PRIVATE).unwrap();
-            let code = pending_call(note as usize as u64, 42, gadget, at as u64, 4096);
+            let code = pending_call(note as *const () as u64, 42, gadget, at as u64, 4096);
             std::ptr::copy_nonoverlapping(code.as_ptr(), at.cast(), code.len());
             let function: extern "C" fn(*const u8) -> i32 = std::mem::transmute(at);
             let result = function(std::ptr::null());

@@ -155,7 +155,7 @@ mod tests {
         let found = symbols(&memory, libc.start, &["getpid", "no_such_function"]).unwrap();
         assert_eq!(found.keys().copied().collect::<Vec<_>>(), ["getpid"]);
         let here: unsafe extern "C" fn() -> libc::pid_t = libc::getpid;
-        assert_eq!(found["getpid"].start, here as usize as u64);
+        assert_eq!(found["getpid"].start, here as *const () as u64);
     }
 
     #[test]

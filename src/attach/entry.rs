@@ -36,7 +36,7 @@ pub struct Files {
 
 impl Files {
     /// `runtime` is as we reach it.
-    pub fn new(runtime: PathBuf, process: &Process) -> Self {
+    pub fn new(runtime: &Path, process: &Process) -> Self {
         let apps = runtime.join("apps");
         let mut pids = vec![process.inner_pid];
         if process.pid != process.inner_pid {

@@ -5,8 +5,10 @@
 //! is borrowed (`borrow`). Exactly one of them is taken. What goes in is made in `statement` and `parcel`; the probe then says in the
 //! registry that it is there (`entry`). Everything here blocks, and is called in a process of its own (`child`) or by a command.
 
+#[cfg(target_arch = "x86_64")]
 mod borrow;
 pub mod child;
+#[cfg(target_arch = "x86_64")]
 mod code;
 mod elf;
 mod entry;
@@ -14,13 +16,22 @@ mod error;
 mod interpreter;
 mod maps;
 mod memory;
+#[cfg(target_arch = "x86_64")]
 mod parcel;
+#[cfg(target_arch = "x86_64")]
 mod pending;
 mod process;
+#[cfg(target_arch = "x86_64")]
 mod ptrace;
 mod remote_exec;
+#[cfg(target_arch = "x86_64")]
 mod sigframe;
 mod statement;
+#[cfg(target_arch = "x86_64")]
+mod ways;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "no_ways.rs"]
+mod ways;
 
 use std::{
     path::{Path, PathBuf},
@@ -31,24 +42,17 @@ use serde::{Deserialize, Serialize};
 
 pub use error::Error;
 
-use borrow::Borrowed;
 use entry::{Files, Watch};
 use interpreter::Interpreter;
-use parcel::Parcel;
-use pending::Queued;
 use process::Process;
-use ptrace::Held;
 use statement::Config;
 
-use crate::{app::Entry, process_access};
+use crate::app::Entry;
 
 /// How long the probe may take to say that it is there.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// How long a main thread that ran may stay away from Python before we look whether it is blocked now.
 const NUDGE_AFTER: Duration = Duration::from_millis(50);
-/// A main thread that cannot take a pending call now can a moment later.
-const TRIES: usize = 20;
-const TRY_AGAIN_AFTER: Duration = Duration::from_millis(1);
 /// The module of the probe that is started.
 const ENTRY: &str = "attached";
 
@@ -94,7 +98,7 @@ pub fn attach(pid: i32, options: &Options) -> Result<Attached, Error> {
     let process = examine(pid)?;
     let watch = Watch::new(&process)?;
     let runtime = runtime_of(&process, &options.runtime);
-    let files = Files::new(process.reach(&runtime), &process);
+    let files = Files::new(&process.reach(&runtime), &process);
     let attached = |entry, way, pause: Duration| Attached {
         entry,
         way,
@@ -114,12 +118,12 @@ pub fn attach(pid: i32, options: &Options) -> Result<Attached, Error> {
     };
     files.forget_error();
     let payload = statement::payload(ENTRY, &config);
-    let is_blocked = process::blocked_in(pid, pid).is_some_and(borrow::is_blocking);
+    let is_blocked = ways::is_blocked(pid);
     let has_begun = !is_blocked && remote_exec::run(&process, &interpreter, &config, &payload);
     let (way, mut pause) = if has_begun {
         (Way::RemoteExec, Duration::ZERO)
     } else {
-        inject(&process, &interpreter, &Parcel::new(&process, &config, payload))?
+        ways::inject(&process, &interpreter, &config, payload)?
     };
     let until = Instant::now() + ANSWER_LIMIT;
     let seconds = ANSWER_LIMIT.as_secs();
@@ -128,7 +132,7 @@ pub fn attach(pid: i32, options: &Options) -> Result<Attached, Error> {
             if let Some(entry) = files.wait(&process, &watch, NUDGE_AFTER)? {
                 return Ok(attached(entry, way, pause));
             }
-            pause = pause.max(nudge(&process, &interpreter)?);
+            pause = pause.max(ways::nudge(&process, &interpreter)?);
         }
         return Err(Error::Pending { pid, seconds });
     }
@@ -143,7 +147,7 @@ pub fn detach(pid: i32, runtime: &Path) -> Result<Entry, Error> {
     let process = Process::examine(pid)?;
     let watch = Watch::new(&process)?;
     let runtime = runtime_of(&process, runtime);
-    Files::new(process.reach(&runtime), &process).detach(&process, &watch)
+    Files::new(&process.reach(&runtime), &process).detach(&process, &watch)
 }
 
 /// Looks at a process and refuses what is no app.
@@ -167,70 +171,4 @@ fn runtime_of(process: &Process, ours: &Path) -> PathBuf {
         return ours.to_owned();
     }
     PathBuf::from(format!("/tmp/pylair-{}", process.uid))
-}
-
-/// Gets the statement run, exactly once, and says how and how long a thread was held.
-fn inject(process: &Process, interpreter: &Interpreter, parcel: &Parcel<'_>) -> Result<(Way, Duration), Error> {
-    let pid = process.pid;
-    let explained = |error| explain(process, error);
-    for _ in 0..TRIES {
-        let held = Held::stop(pid, pid, interpreter).map_err(explained)?;
-        if borrow::fits(&held, interpreter) {
-            return match borrow::run(held, interpreter, parcel).map_err(explained)? {
-                (Borrowed::Ran | Borrowed::Later, pause) => Ok((Way::BorrowedThread, pause)),
-                (Borrowed::NotStarted, _) => Err(Error::NotStarted { pid }),
-            };
-        }
-        if pending::fits(&held, interpreter) {
-            return match pending::queue(held, interpreter, parcel).map_err(explained)? {
-                (Queued::Yes, pause) => Ok((Way::PendingCall, pause)),
-                (Queued::NotStarted, _) => Err(Error::NotStarted { pid }),
-                (Queued::Full, _) => Err(Error::NotNow { pid, what: "its queue of pending calls is full".to_owned() }),
-            };
-        }
-        held.give_back().map_err(explained)?;
-        std::thread::sleep(TRY_AGAIN_AFTER);
-    }
-    Err(Error::NotNow { pid, what: "its pending calls are being made".to_owned() })
-}
-
-/// A main thread that got a pending call and was blocked before it came to it makes the call now.
-fn nudge(process: &Process, interpreter: &Interpreter) -> Result<Duration, Error> {
-    let pid = process.pid;
-    if !process::blocked_in(pid, pid).is_some_and(borrow::is_blocking) {
-        return Ok(Duration::ZERO);
-    }
-    let held = match Held::stop(pid, pid, interpreter) {
-        Ok(held) => held,
-        // Another time, then.
-        Err(ptrace::Error::DoesNotStop) => return Ok(Duration::ZERO),
-        Err(error) => return Err(explain(process, error)),
-    };
-    let pause =
-        if borrow::fits(&held, interpreter) { borrow::make_pending_calls(held, interpreter) } else { held.give_back() };
-    pause.map_err(|error| explain(process, error))
-}
-
-fn explain(process: &Process, error: ptrace::Error) -> Error {
-    let pid = process.pid;
-    match error {
-        ptrace::Error::DoesNotStop => {
-            Error::NotNow { pid, what: "its main thread is in an uninterruptible sleep".to_owned() }
-        }
-        ptrace::Error::GroupStop => Error::Stopped { pid },
-        ptrace::Error::Ended => Error::Ended { pid },
-        ptrace::Error::TooLong | ptrace::Error::Lost => {
-            Error::NotNow { pid, what: "its main thread does not come back from a call".to_owned() }
-        }
-        ptrace::Error::Map(source) => Error::Failed {
-            pid,
-            what: "it may not have memory that can be run, which a security module can forbid",
-            source,
-        },
-        ptrace::Error::Io(source) => match source.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => process_access::explain(pid, &source).into(),
-            Some(libc::ESRCH) => Error::Ended { pid },
-            _ => Error::Failed { pid, what: "it could not be traced", source },
-        },
-    }
 }

@@ -3,7 +3,7 @@
 use super::{
     process::Process,
     ptrace::{Error, Held},
-    statement::{Config, Source, statement},
+    statement::{Config, Source, fill_in, statement},
 };
 
 const PAGE: u64 = 4096;
@@ -12,11 +12,10 @@ pub const PIECE: u64 = 256;
 /// Longest statement: the paths in it are bounded by the kernel.
 const STATEMENT_BYTES: u64 = 32 << 10;
 
-/// Prepared before the process is stopped; only addresses are filled in while it waits.
+/// Prepared before the process is stopped; only the address is filled in while it waits.
 #[derive(Debug)]
-pub struct Parcel<'p> {
-    process: &'p Process,
-    config: &'p Config,
+pub struct Parcel {
+    statement: Vec<u8>,
     payload: Vec<u8>,
 }
 
@@ -43,23 +42,23 @@ impl Placed {
     }
 }
 
-impl<'p> Parcel<'p> {
-    pub fn new(process: &'p Process, config: &'p Config, payload: Vec<u8>) -> Self {
-        Self { process, config, payload }
+impl Parcel {
+    pub fn new(process: &Process, config: &Config, payload: Vec<u8>) -> Self {
+        let mut statement = statement(process, config, &Source::memory(payload.len())).into_bytes();
+        // The rest of the memory is zero, and so is the end of the text; one that does not fit is no statement at all.
+        if statement.len() as u64 >= STATEMENT_BYTES {
+            statement.clear();
+        }
+        Self { statement, payload }
     }
 
-    pub fn put(&self, held: &mut Held<'_>) -> Result<Placed, Error> {
+    pub fn put(&mut self, held: &mut Held<'_>) -> Result<Placed, Error> {
         let payload_at = 2 * PIECE + STATEMENT_BYTES;
         let length = (payload_at + self.payload.len() as u64).next_multiple_of(PAGE);
         let address = held.map(length)?;
         let placed = Placed { address, length };
-        let source = Source::memory(address + payload_at, self.payload.len());
-        let mut text = statement(self.process, self.config, &source).into_bytes();
-        // The rest of the memory is zero, and so is the end of the text; one that does not fit is no statement at all.
-        if text.len() as u64 >= STATEMENT_BYTES {
-            text.clear();
-        }
-        held.write(placed.statement(), &text)?;
+        fill_in(&mut self.statement, address + payload_at);
+        held.write(placed.statement(), &self.statement)?;
         held.write(address + payload_at, &self.payload)?;
         Ok(placed)
     }

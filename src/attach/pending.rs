@@ -31,7 +31,7 @@ pub fn fits(held: &Held<'_>, interpreter: &Interpreter) -> bool {
 }
 
 /// Queues the parcel's statement. Its memory goes away by itself when the call has been made. Says how long the thread was held.
-pub fn queue(mut held: Held<'_>, interpreter: &Interpreter, parcel: &Parcel<'_>) -> Result<(Queued, Duration), Error> {
+pub fn queue(mut held: Held<'_>, interpreter: &Interpreter, parcel: &mut Parcel) -> Result<(Queued, Duration), Error> {
     let placed = parcel.put(&mut held)?;
     let call =
         code::pending_call(interpreter.run, placed.statement(), interpreter.syscall, placed.address, placed.length);

@@ -1,4 +1,4 @@
-//! One thread of another process, held and given back as it was. Linux on x86_64.
+//! One thread of another process, held and given back as it was. Linux on `x86_64`.
 //!
 //! `PTRACE_SEIZE` and `PTRACE_INTERRUPT`: the thread gets no signal, its stop and that of its group stay what they are, and no other
 //! thread is stopped. Tracing belongs to the thread that began it, and when that thread ends the kernel lets go of whatever it traced;
@@ -65,7 +65,7 @@ pub struct Held<'i> {
 /// How a call ended.
 #[derive(Debug)]
 pub enum Call<'i> {
-    Returned(Held<'i>, Returned),
+    Returned(Box<Held<'i>>, Returned),
     /// The thread was held for so long and then left to it.
     Left(Duration),
 }
@@ -89,13 +89,13 @@ impl<'i> Held<'i> {
             let stop = wait(tid, until)?.ok_or(Error::DoesNotStop)?;
             match stop {
                 // On its way to the thread before we came: it goes there, and the thread stops at whatever it does.
-                Stop::Signal(signal) => request(libc::PTRACE_CONT, tid, 0, signal as usize)?,
+                Stop::Signal(signal) => request(libc::PTRACE_CONT, tid, 0, number(signal))?,
                 Stop::Group => {
                     request(libc::PTRACE_DETACH, tid, 0, 0)?;
                     return Err(Error::GroupStop);
                 }
                 Stop::Interrupt => break,
-            };
+            }
         }
         let registers = registers(tid)?;
         let mut xstate = vec![0; XSTATE_BYTES];
@@ -141,7 +141,8 @@ impl<'i> Held<'i> {
     pub fn map(&mut self, length: u64) -> Result<u64, Error> {
         let protection = libc::PROT_READ | libc::PROT_EXEC;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let arguments = [0, length, protection as u64, flags as u64, u64::MAX, 0];
+        let arguments =
+            [0, length, u64::from(protection.cast_unsigned()), u64::from(flags.cast_unsigned()), u64::MAX, 0];
         self.system_call(libc::SYS_mmap, arguments)?.map_err(Error::Map)
     }
 
@@ -190,7 +191,7 @@ impl<'i> Held<'i> {
         match self.resume(libc::PTRACE_CONT, Instant::now() + limit) {
             Ok(()) => {
                 let registers = self::registers(self.tid)?;
-                Ok(Call::Returned(self, Returned { rax: registers.rax, rbx: registers.rbx }))
+                Ok(Call::Returned(Box::new(self), Returned { rax: registers.rax, rbx: registers.rbx }))
             }
             Err(Error::TooLong) => {
                 let pause = self.leave(piece, at, placed, frame)?;
@@ -215,7 +216,7 @@ impl<'i> Held<'i> {
                     self.restore()?;
                     return Ok(self.since.elapsed());
                 }
-                Stop::Signal(signal) => request(libc::PTRACE_CONT, self.tid, 0, signal as usize)?,
+                Stop::Signal(signal) => request(libc::PTRACE_CONT, self.tid, 0, number(signal))?,
             }
         }
         let mut mask = 0_u64;
@@ -260,11 +261,12 @@ impl<'i> Held<'i> {
 
     /// Keeps a signal for when the thread is itself again. A fault of the code that runs is for now.
     fn keep_signal(&mut self, number: i32) -> Result<ControlFlow<usize>, Error> {
+        // SAFETY: numbers only.
         let mut information: libc::siginfo_t = unsafe { std::mem::zeroed() };
         request(libc::PTRACE_GETSIGINFO, self.tid, 0, (&raw mut information) as usize)?;
         let is_fault = matches!(number, libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE);
         if is_fault && information.si_code > 0 {
-            return Ok(ControlFlow::Break(number as usize));
+            return Ok(ControlFlow::Break(self::number(number)));
         }
         self.signals.push(information);
         Ok(ControlFlow::Continue(()))
@@ -285,7 +287,7 @@ impl<'i> Held<'i> {
             let mut information = self.signals.remove(0);
             // It keeps who sent it.
             request(libc::PTRACE_SETSIGINFO, self.tid, 0, (&raw mut information) as usize)?;
-            first = information.si_signo as usize;
+            first = number(information.si_signo);
         }
         request(libc::PTRACE_DETACH, self.tid, 0, first)?;
         self.send_again();
@@ -306,7 +308,7 @@ impl Drop for Held<'_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stop {
     Signal(i32),
-    /// By PTRACE_INTERRUPT, or to tell us that its group goes on.
+    /// By `PTRACE_INTERRUPT`, or to tell us that its group goes on.
     Interrupt,
     /// With its group, by SIGSTOP or the like.
     Group,
@@ -399,6 +401,11 @@ fn regset(how: libc::c_uint, tid: i32, bytes: &mut [u8]) -> io::Result<usize> {
     let mut area = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     request(how, tid, NT_X86_XSTATE, (&raw mut area) as usize)?;
     Ok(area.iov_len)
+}
+
+/// A signal as ptrace takes it.
+fn number(signal: i32) -> usize {
+    usize::try_from(signal).unwrap_or(0)
 }
 
 fn request(request: libc::c_uint, tid: i32, address: usize, data: usize) -> io::Result<()> {

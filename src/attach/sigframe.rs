@@ -1,4 +1,4 @@
-//! The frame a signal handler returns through (`rt_sigreturn` on x86_64): with it a thread goes back by itself to where it was stopped.
+//! The frame a signal handler returns through (`rt_sigreturn` on `x86_64`): with it a thread goes back by itself to where it was stopped.
 //!
 //! Used when a borrowed thread has to be left to itself. Like behind any handler, a system call with a time limit then ends with EINTR,
 //! which Python answers by calling again for the rest of the time.
@@ -60,7 +60,7 @@ pub fn frame(address: u64, registers: &libc::user_regs_struct, mask: u64, xstate
     frame
 }
 
-/// Where the thread goes on, and with which result, as the kernel would do it behind a handler with SA_RESTART.
+/// Where the thread goes on, and with which result, as the kernel would do it behind a handler with `SA_RESTART`.
 fn resumed(registers: &libc::user_regs_struct) -> (u64, u64) {
     const SYSCALL_BYTES: u64 = 2;
     if registers.orig_rax.cast_signed() < 0 {

@@ -1,5 +1,7 @@
 //! What is run in the process: one statement for `PyRun_SimpleString`, and beside it in memory the probe's modules for it to read.
 
+use std::fmt::Write;
+
 use serde::Serialize;
 
 use super::process::Process;
@@ -26,21 +28,31 @@ pub fn payload(entry: &str, config: &Config) -> Vec<u8> {
 #[derive(Debug)]
 pub struct Source {
     path: String,
-    offset: u64,
     length: usize,
     /// Whoever removes the file first has it.
     is_claimed: bool,
 }
 
 impl Source {
-    /// At an address of the process itself.
-    pub fn memory(address: u64, length: usize) -> Self {
-        Self { path: "/proc/self/mem".to_owned(), offset: address, length, is_claimed: false }
+    /// At an address of the process itself, which is filled in later.
+    pub fn memory(length: usize) -> Self {
+        Self { path: "/proc/self/mem".to_owned(), length, is_claimed: false }
     }
 
     /// In a file, by a path as the process sees it.
     pub fn file(path: String, length: usize) -> Self {
-        Self { path, offset: 0, length, is_claimed: true }
+        Self { path, length, is_claimed: true }
+    }
+}
+
+/// Stands where an address will be: as many digits as the longest has.
+const NO_ADDRESS: &str = "00000000000000000000";
+
+/// Says where the payload is, when that is known. Takes no time to speak of: the process waits meanwhile.
+pub fn fill_in(statement: &mut [u8], address: u64) {
+    let place = statement.windows(NO_ADDRESS.len()).position(|window| window == NO_ADDRESS.as_bytes());
+    if let Some(at) = place {
+        statement[at..at + NO_ADDRESS.len()].copy_from_slice(format!("{address:020}").as_bytes());
     }
 }
 
@@ -49,7 +61,7 @@ pub fn statement(process: &Process, config: &Config, source: &Source) -> String 
     let errors = format!("{}/apps/{}-{}.error", config.runtime, process.inner_pid, process.start);
     let inside = include_str!("../../probe/pylair/bootstrap/inside.py")
         .replace("\"@PATH@\"", &literal(&source.path))
-        .replace("@OFFSET@", &source.offset.to_string())
+        .replace("@OFFSET@", NO_ADDRESS)
         .replace("@LENGTH@", &source.length.to_string())
         .replace("@CLAIM@", if source.is_claimed { "yes" } else { "" })
         .replace("\"@ERRORS@\"", &literal(&errors));
@@ -65,10 +77,11 @@ fn literal(text: &str) -> String {
     let quoted = serde_json::to_string(text).expect("text is JSON");
     quoted.chars().fold(String::with_capacity(quoted.len()), |mut literal, c| {
         match u32::from(c) {
-            code @ 0x7f..=0xffff => literal.push_str(&format!("\\u{code:04x}")),
-            code @ 0x1_0000.. => literal.push_str(&format!("\\U{code:08x}")),
-            _ => literal.push(c),
+            code @ 0x7f..=0xffff => write!(literal, "\\u{code:04x}"),
+            code @ 0x1_0000.. => write!(literal, "\\U{code:08x}"),
+            _ => literal.write_char(c),
         }
+        .expect("a String cannot refuse text");
         literal
     })
 }
@@ -92,8 +105,10 @@ mod tests {
             pid: process.pid,
             start: process.start,
         };
-        let statement = statement(&process, &config, &Source::memory(4096, 17));
+        let mut statement = statement(&process, &config, &Source::memory(17)).into_bytes();
+        fill_in(&mut statement, u64::MAX);
+        let statement = String::from_utf8(statement).unwrap();
         assert!(!statement.contains('@') && statement.is_ascii(), "{statement}");
-        assert!(statement.contains("/run/me/apps/") && statement.contains("4096"), "{statement}");
+        assert!(statement.contains("/run/me/apps/") && statement.contains("18446744073709551615"), "{statement}");
     }
 }

@@ -1,0 +1,96 @@
+//! The two ways in by tracing, and which of them is taken: what the main thread does when it is stopped decides.
+
+use std::time::Duration;
+
+use super::{
+    Way,
+    borrow::{self, Borrowed},
+    error::Error,
+    interpreter::Interpreter,
+    parcel::Parcel,
+    pending::{self, Queued},
+    process::{self, Process},
+    ptrace::{self, Held},
+    statement::Config,
+};
+use crate::process_access;
+
+/// A main thread that cannot take a pending call now can a moment later.
+const TRIES: usize = 20;
+const TRY_AGAIN_AFTER: Duration = Duration::from_millis(1);
+/// Is the main thread blocked in a system call that it can be borrowed in?
+pub fn is_blocked(pid: i32) -> bool {
+    process::blocked_in(pid, pid).is_some_and(borrow::is_blocking)
+}
+
+/// Gets the statement run, exactly once, and says how and how long a thread was held.
+pub fn inject(
+    process: &Process,
+    interpreter: &Interpreter,
+    config: &Config,
+    payload: Vec<u8>,
+) -> Result<(Way, Duration), Error> {
+    let pid = process.pid;
+    let mut parcel = Parcel::new(process, config, payload);
+    let explained = |error| explain(process, error);
+    for _ in 0..TRIES {
+        let held = Held::stop(pid, pid, interpreter).map_err(explained)?;
+        if borrow::fits(&held, interpreter) {
+            return match borrow::run(held, interpreter, &mut parcel).map_err(explained)? {
+                (Borrowed::Ran | Borrowed::Later, pause) => Ok((Way::BorrowedThread, pause)),
+                (Borrowed::NotStarted, _) => Err(Error::NotStarted { pid }),
+            };
+        }
+        if pending::fits(&held, interpreter) {
+            return match pending::queue(held, interpreter, &mut parcel).map_err(explained)? {
+                (Queued::Yes, pause) => Ok((Way::PendingCall, pause)),
+                (Queued::NotStarted, _) => Err(Error::NotStarted { pid }),
+                (Queued::Full, _) => Err(Error::NotNow { pid, what: "its queue of pending calls is full".to_owned() }),
+            };
+        }
+        held.give_back().map_err(explained)?;
+        std::thread::sleep(TRY_AGAIN_AFTER);
+    }
+    Err(Error::NotNow { pid, what: "its pending calls are being made".to_owned() })
+}
+
+/// A main thread that got a pending call and was blocked before it came to it makes the call now.
+pub fn nudge(process: &Process, interpreter: &Interpreter) -> Result<Duration, Error> {
+    let pid = process.pid;
+    if !is_blocked(pid) {
+        return Ok(Duration::ZERO);
+    }
+    let held = match Held::stop(pid, pid, interpreter) {
+        Ok(held) => held,
+        // Another time, then.
+        Err(ptrace::Error::DoesNotStop) => return Ok(Duration::ZERO),
+        Err(error) => return Err(explain(process, error)),
+    };
+    let pause =
+        if borrow::fits(&held, interpreter) { borrow::make_pending_calls(held, interpreter) } else { held.give_back() };
+    pause.map_err(|error| explain(process, error))
+}
+
+fn explain(process: &Process, error: ptrace::Error) -> Error {
+    let pid = process.pid;
+    match error {
+        ptrace::Error::DoesNotStop => {
+            Error::NotNow { pid, what: "its main thread is in an uninterruptible sleep".to_owned() }
+        }
+        ptrace::Error::GroupStop => Error::Stopped { pid },
+        ptrace::Error::Ended => Error::Ended { pid },
+        ptrace::Error::TooLong | ptrace::Error::Lost => {
+            Error::NotNow { pid, what: "its main thread does not come back from a call".to_owned() }
+        }
+        ptrace::Error::Map(source) => Error::Failed {
+            pid,
+            what: "it may not have memory that can be run, which a security module can forbid",
+            source,
+        },
+        ptrace::Error::Io(source) => match source.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => process_access::explain(pid, &source).into(),
+            Some(libc::ESRCH) => Error::Ended { pid },
+            _ => Error::Failed { pid, what: "it could not be traced", source },
+        },
+    }
+}
