@@ -197,7 +197,9 @@ def _run_step(value: Any, step: paths.Step, namespace: dict[str, Any], at: str) 
         hint = paths.did_you_mean(str(key), known) or paths.listed("the columns are", known)
         kind = "no_such_attribute" if step.kind == "attribute" else "no_such_item"
         said = errors.cut(errors.message(error), 200)
-        raise Refused(kind, f"{at}, {errors.a(paths.type_name(type(value)))}, has no {step.kind} {key!r}: {said}", hint) from None
+        raise Refused(
+            kind, f"{at}, {errors.a(paths.type_name(type(value)))}, has no {step.kind} {paths.shown_key(key)}: {said}", hint
+        ) from None
 
 
 def _raised(step: paths.Step, at: str, error: BaseException) -> Refused:
@@ -394,12 +396,14 @@ class _Inspector:
             return _with_gap([(preview.render(key, 100).text, item) for key, item in found], head, tail, count), count
         for base in (set, frozenset):
             if issubclass(cls, base):
-                return [(MISSING, item) for item in islice(base.__iter__(value), most)], base.__len__(value)
+                # At once, in C: a thread may add one.
+                return [(MISSING, item) for item in list(islice(base.__iter__(value), most))], base.__len__(value)
         for base in (list, tuple):
             if issubclass(cls, base):
                 return _ends(lambda at: base.__getitem__(value, at), base.__len__(value), most)  # noqa: B023
         if cls is range or cls is collections.deque:
-            return _ends(lambda at: value[at], len(value), most)
+            count = paths.length(value)
+            return ([], None) if count is None else _ends(lambda at: value[at], count, most)
         if paths.is_numpy_array_class(cls):
             shape = paths.attribute(value, "shape")
             if shape:

@@ -23,6 +23,7 @@ from . import errors
 
 MAX_PATH_CHARS = 2000
 _MAX_HINTED = 8
+_MAX_KEY_CHARS = 100
 _MAX_NESTING = 20
 _MANY_KEYS = 100_000
 
@@ -326,7 +327,12 @@ def instance_dict(value: Any) -> dict[str, Any] | None:
             attributes = found.__get__(value)
         except (AttributeError, TypeError):
             return None
-        return attributes if issubclass(type(attributes), dict) else None
+        if type(attributes) is dict:
+            return attributes
+        if not issubclass(type(attributes), dict):
+            return None
+        # `self.__dict__ = self` is common, and the methods of such a dictionary are the program's.
+        return {name: found for name, found in list(dict.items(attributes)) if type(name) is str}
     return None
 
 
@@ -531,25 +537,42 @@ def item(value: Any, key: Any, at: str = "") -> Any:
         return getter(value, key)
     except IndexError:
         shape = length(value)
-        raise Refused("no_such_item", f"{at}[{key!r}] is past the end", None if shape is None else f"the length is {shape}") from None
+        raise Refused(
+            "no_such_item", f"{at}[{shown_key(key)}] is past the end", None if shape is None else f"the length is {shape}"
+        ) from None
     except (TypeError, ValueError, KeyError) as error:
-        raise Refused("no_such_item", f"{at}[{key!r}] is no item of {errors.a(type_name(cls))}: {error}") from None
+        raise Refused("no_such_item", f"{at}[{shown_key(key)}] is no item of {errors.a(type_name(cls))}: {error}") from None
 
 
 def _dict_item(value: Any, key: Any, at: str) -> Any:
     try:
         hash(key)
     except TypeError:
-        raise Refused("no_such_item", f"{at}[{key!r}] cannot be a key of a dictionary") from None
+        raise Refused("no_such_item", f"{at}[{shown_key(key)}] cannot be a key of a dictionary") from None
     found = lookup(value, key)
     if found is not MISSING:
         return found
     if in_class(type(value), "__missing__")[0] is not MISSING and type(value) is not collections.defaultdict:
-        raise NeedsCode(f"{at} has no key {key!r} but may make one in __missing__, which is not run here", type(value))
+        raise NeedsCode(f"{at} has no key {shown_key(key)} but may make one in __missing__, which is not run here", type(value))
     keys = [known for known in islice(dict.__iter__(value), 1000) if is_plain(known)]
     close = did_you_mean(key, [known for known in keys if type(known) is str]) if type(key) is str else None
-    hint = close or listed("the keys are", [repr(known) for known in keys[:50]])
-    raise Refused("no_such_item", f"{at} has no key {key!r}", hint)
+    hint = close or listed("the keys are", [shown_key(known) for known in keys[:50]])
+    raise Refused("no_such_item", f"{at} has no key {shown_key(key)}", hint)
+
+
+def shown_key(key: Any) -> str:
+    """A plain key for a message, however large it is."""
+    kind = type(key)
+    if kind is str or kind is bytes:
+        return repr(key) if len(key) <= _MAX_KEY_CHARS else f"{key[:_MAX_KEY_CHARS]!r}…"
+    if kind is int and key.bit_length() > _MAX_KEY_CHARS * 4:
+        return f"<int of {key.bit_length()} bits>"
+    if kind is tuple:
+        more = ", …" if len(key) > _MAX_HINTED else "," if len(key) == 1 else ""
+        return f"({', '.join(map(shown_key, key[:_MAX_HINTED]))}{more})"
+    if kind is slice:
+        return f"slice({', '.join(map(shown_key, (key.start, key.stop, key.step)))})"
+    return repr(key)
 
 
 def is_numpy_array_class(cls: Any) -> bool:
@@ -575,7 +598,11 @@ _COUNTED = _SEQUENCES | _DICTS | _ids(set, frozenset)
 
 
 def did_you_mean(name: str, names: list[str]) -> str | None:
-    close = difflib.get_close_matches(name, names[:2000], 3)
+    # Comparing takes as long as both of them multiplied.
+    if len(name) > _MAX_KEY_CHARS:
+        return None
+    names = [known for known in names[:2000] if len(known) <= _MAX_KEY_CHARS]
+    close = difflib.get_close_matches(name, names, 3)
     if not close:
         close = [known for known in names if known.lower() == name.lower()][:3]
     return f"did you mean {' or '.join(map(repr, close))}?" if close else None

@@ -260,6 +260,20 @@ def _deque(text: _Text, value: Any, depth: int) -> None:
     text.put("])")
 
 
+def _typed_array(text: _Text, value: Any, depth: int) -> None:
+    count = len(value)
+    text.put(f"array({value.typecode!r}")
+    if value.typecode in "uw":
+        text.put(", " if count else "")
+        text.string("".join(islice(value, max(text.left, 0))), str, max(depth, 1))
+    elif count:
+        # One by one: its own repr would keep other threads waiting until all of it is made.
+        text.put(", [")
+        text.container(value, count, lambda tail: value[count - tail :], depth)
+        text.put("]")
+    text.put(")")
+
+
 def _namespace(text: _Text, value: Any, depth: int) -> None:
     _fields(text, "namespace", (paths.instance_dict(value) or {}).items(), depth)
 
@@ -470,7 +484,7 @@ _TRUSTED: dict[str, Writer] = {
     "decimal.Decimal": _c_repr,
     "fractions.Fraction": _c_repr,
     "uuid.UUID": _c_repr,
-    "array.array": _c_repr,
+    "array.array": _typed_array,
     "zoneinfo.ZoneInfo": _c_repr,
     **dict.fromkeys(["pathlib." + name for name in ("PurePath", "PurePosixPath", "PureWindowsPath", "Path", "PosixPath")], _c_repr),
     **dict.fromkeys(["pathlib._local." + name for name in ("PurePath", "PurePosixPath", "PureWindowsPath", "Path", "PosixPath")], _c_repr),
@@ -500,7 +514,13 @@ def _writer_of(cls: type) -> Writer | None:
     code = found.__code__
     if issubclass(cls, tuple) and code is _named_tuple_code() and type(paths.in_class(cls, "_fields")[0]) is tuple:
         return _named_tuple
-    if owner is not None and found.__module__ == "enum" and paths.module_name(owner) == "enum" and _really_from(owner, "enum"):
+    if (
+        owner is not None
+        and type(found.__module__) is str
+        and found.__module__ == "enum"
+        and paths.module_name(owner) == "enum"
+        and _really_from(owner, "enum")
+    ):
         return _enum
     if code is _dataclass_code() and type(paths.in_class(cls, "__dataclass_fields__")[0]) is dict and _is_generated(found):
         return _dataclass

@@ -80,8 +80,8 @@ def _of_code(function: types.FunctionType) -> list[Parameter]:
     code = function.__code__
     names = code.co_varnames
     count, keywords = code.co_argcount, code.co_kwonlyargcount
-    defaults = function.__defaults__ or ()
-    keyword_defaults = function.__kwdefaults__ or {}
+    defaults = function.__defaults__ if type(function.__defaults__) is tuple else ()
+    keyword_defaults = function.__kwdefaults__ if type(function.__kwdefaults__) is dict else {}
     # From 3.14 on asking for annotations evaluates them.
     annotations = function.__annotations__ if sys.version_info < (3, 14) else {}
     if type(annotations) is not dict:

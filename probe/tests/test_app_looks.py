@@ -47,12 +47,22 @@ class Lazy:
     def __getattr__(self, name):
         ran.append(name)
         return name
+class OwnDict(dict):
+    def __init__(self, **names):
+        super().__init__(names)
+        self.__dict__ = self
+for name in ("__len__", "__bool__", "__iter__", "__contains__", "get", "items", "keys", "values", "copy"):
+    setattr(OwnDict, name, trap("own " + name))
+def odd(a=1, *, b=2): pass
+odd.__defaults__ = trapped_class("TrappedTuple", (tuple,))((1,))
+odd.__kwdefaults__, odd.__module__ = OwnDict(b=2), trapped_class("TrappedName", (str,))("enum")
 cycle = {"plain": [1, 2]}
 cycle["self"] = cycle
 app.registered = {
     "trapped": Trapped(), "trapped_dict": TrappedDict(a=1), "trapped_list": TrappedList([Trapped()]), "trapped_str": TrappedStr("text"),
     "trapped_int": TrappedInt(7), "plain": Plain(), "with_meta": WithMeta(), "meta_class": WithMeta, "lazy": Lazy(), "cycle": cycle,
     "mixed": [Trapped(), {"k": Trapped()}, (TrappedStr("x"),)], "ran": ran, "Trapped": Trapped, "keyed": {1: "one"}, "module": types,
+    "own": OwnDict(a=1, _name="x"), "odd": odd, "partial": functools.partial(odd, Trapped()), "Odd": type("Odd", (), {"__repr__": odd})(),
 }
 app.registered["keyed"][type("Key", (), {"__hash__": lambda self: 2, "__eq__": trap("key eq")})()] = 2
 ran.clear()
@@ -74,7 +84,7 @@ def run(python):
 
 NAMES = [
     *("trapped", "trapped_dict", "trapped_list", "trapped_str", "trapped_int", "plain", "with_meta", "meta_class", "lazy", "cycle"),
-    *("mixed", "Trapped", "keyed", "module"),
+    *("mixed", "Trapped", "keyed", "module", "own", "odd", "partial", "Odd"),
 ]
 
 
@@ -151,6 +161,28 @@ def test_completion_from_the_live_names(run):
     found = app.ask("complete", "mine.dou", client="k3n7").json
     assert [match["text"] for match in found["matches"]] == ["doubled"]
     assert "plain" in [match["text"] for match in app.ask("complete", "pl").json["matches"]]
+
+
+HUGE = """
+import array
+app.registered = {
+    "numbers": array.array("d", [1.5]) * 5_000_000, "letters": array.array("u", "ab"), "none": array.array("i"),
+    "far": range(10**30), "text": "x" * 50_000_000, "number": 10**100_000, "empty": {},
+}
+app.registered["table"] = {app.registered["text"]: 1, "a": 2}
+"""
+
+
+def test_huge_values_are_told_of_in_few_words(run):
+    app = run(HUGE)
+    assert app.ask("inspect", path="numbers", max_items=4).json["preview"] == "array('d', [1.5, 1.5, 1.5, … 4999996 more, 1.5])"
+    assert app.ask("inspect", path="letters").json["preview"] == "array('u', 'ab')"
+    assert app.ask("inspect", path="none").json["preview"] == "array('i')"
+    assert app.ask("inspect", path="far").json["preview"] == f"range(0, {10**30})"
+    for path in ("table['b']", "table[number]", "far[text]", "numbers[text]", "empty[text]"):
+        done = app.ask("inspect", path=path)
+        assert (done["kind"], len(done["refused"]) < 400) == ("no_such_item", True), done.fields
+    assert app.ask("inspect", path="table[text]").json["preview"] == "1"
 
 
 def test_an_app_is_never_forked(run):
