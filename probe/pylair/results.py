@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from itertools import islice
 from typing import Any, Callable
 
 from . import errors
@@ -12,7 +10,7 @@ from .cell import MAX_RESULT_CHARS
 # From this size on, the text of a built-in container is made only as far as it is shown.
 _LARGE_BYTES = 1 << 20
 _LARGE_CHARS = 256 << 10
-_LOOKED_AT = 1000
+_POINTER_BYTES = 8
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 
 
@@ -39,14 +37,23 @@ def show(value: Any, max_chars: int, notes: list[str], send: Callable[[dict[str,
 
 
 def _is_large(value: Any) -> bool:
+    """Whether the text of a built-in value is so long that it should not be made whole: that is one step, in which no other thread runs."""
     kind = type(value)
     if kind is str or kind is bytes or kind is bytearray:
         return len(value) > MAX_RESULT_CHARS
     if kind not in _CONTAINERS:
         return False
-    inside = islice(value.values() if kind is dict else value, _LOOKED_AT)
-    return sys.getsizeof(value) > _LARGE_BYTES or any(_is_heavy(item) for item in inside)
-
-
-def _is_heavy(value: Any) -> bool:
-    return type(value) in (str, bytes, *_CONTAINERS) and sys.getsizeof(value) > _LARGE_BYTES
+    room = _LARGE_BYTES
+    waiting = [value]
+    while waiting and room > 0:
+        item = waiting.pop()
+        kind = type(item)
+        if kind is str or kind is bytes:
+            room -= len(item)
+        elif kind in _CONTAINERS:
+            room -= _POINTER_BYTES * len(item)
+            if room > 0:
+                waiting += item
+                if kind is dict:
+                    waiting += item.values()
+    return room <= 0

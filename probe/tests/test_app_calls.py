@@ -97,7 +97,9 @@ def test_a_result_is_cut_to_the_limit_of_the_call(run):
     assert done["result"] is None and len(done.blob) == 100_002
 
 
-@pytest.mark.parametrize("code", ["'x' * 100_000_000", "[1000] * 20_000_000", "{'a': ['y' * 1000] * 200_000}", "Big()"])
+@pytest.mark.parametrize(
+    "code", ["'x' * 100_000_000", "[1000] * 20_000_000", "{'a': ['y' * 1000] * 200_000}", "[[[1000] * 500] * 500] * 500", "Big()"]
+)
 def test_a_huge_result_is_bounded_and_said_to_be_cut(run, code):
     app = run()
     app.execute("class Big:\n    def __repr__(self): return 'z' * 100_000_000")
