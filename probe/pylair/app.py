@@ -10,7 +10,7 @@ import _thread
 import os
 import sys
 
-from .plain_threads import RLock
+from .plain_threads import RLock, load_what_ending_needs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ class App:
             if self._server is not None:
                 return self._start_again(readonly, app_id, loop, port)
             _import_threading()
+            load_what_ending_needs()
             from . import forking, registry, serving
             from .calls import Calls
 

@@ -8,11 +8,11 @@ but its answer.
 from __future__ import annotations
 
 import os
-import threading
 from typing import Any, Callable, Dict, Tuple
 
 from . import place
-from .paths import Refused
+from .paths import Refused, refusal
+from .plain_threads import allocate_lock
 from .scratch import Scratches
 from .streams import Capture, Streams
 
@@ -30,7 +30,7 @@ class Calls:
         self._app = app
         self._scratches = Scratches(app)
         self._streams = Streams()
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._sources: Any = None
         self._logs: Any = None
         # What runs now, with the request that asked for it.
@@ -62,7 +62,7 @@ class Calls:
         for _, work in list(self._running.values()):
             work.capture.open = False
         self._running = {}
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._streams.forked()
         self._scratches.forked()
         if self._logs is not None:
@@ -105,9 +105,7 @@ class Calls:
             return act()
         except BaseException as error:
             try:
-                from . import look
-
-                return look.refusal(error, request.get("op")), b""
+                return refusal(error, request.get("op")), b""
             except BaseException:
                 return {"refused": f"{request.get('op')} failed, and so did saying why", "kind": "failed"}, b""
 

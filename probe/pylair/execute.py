@@ -12,7 +12,7 @@ import time
 import types
 from typing import Any, Callable, Dict, Tuple
 
-from . import cell, errors, files, look, magics, paths, script, unwind
+from . import cell, errors, files, magics, paths, script, unwind
 from .cell import Code
 from .display import Displays
 from .event_loop import EventLoop
@@ -75,7 +75,7 @@ class Cells:
             try:
                 paths.check(str(request["path"]))
             except paths.Refused as refusal:
-                return look.refusal(refusal, "execute"), b""
+                return paths.refusal(refusal, "execute"), b""
         name = f"<cell {request['cell']}>"
         self.remember(source, name)
         # Without a call there is nothing in it that makes files.

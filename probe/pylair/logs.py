@@ -16,6 +16,7 @@ from typing import Any, Callable, Iterable, NamedTuple
 
 from . import errors, paths
 from .paths import Refused
+from .plain_threads import allocate_lock
 
 RING = 5000
 MAX_LIMIT = 500
@@ -121,7 +122,7 @@ class Logs:
     def _wait(self, query: _Query) -> None:
         """Until there is a record that the query asks for."""
         deadline = time.monotonic() + query.wait_seconds
-        lock = threading.Lock()
+        lock = allocate_lock()
         lock.acquire()
         waiter = lock, query.least, query.logger
         self._waiting.append(waiter)

@@ -105,18 +105,6 @@ def answer(
 OPERATIONS = ("inspect", "source", "complete", "ping")
 
 
-def refusal(error: BaseException, operation: Any) -> dict[str, Any]:
-    """The fields that say why there is no answer."""
-    if isinstance(error, Refused):
-        said = {"refused": wire.clean(error.message), "kind": error.kind}
-        if error.hint:
-            said["hint"] = wire.clean(error.hint)
-        return said
-    if isinstance(error, KeyboardInterrupt):
-        return {"refused": f"{operation} was interrupted", "kind": "interrupted"}
-    return {"refused": f"{operation} failed: {errors.type_name(type(error))}: {errors.message(error)}", "kind": "failed"}
-
-
 def _number(request: dict[str, Any], name: str, default: int, most: int, least: int = 0) -> int:
     value = request.get(name)
     if value is None:

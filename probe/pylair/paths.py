@@ -19,7 +19,7 @@ from array import array
 from itertools import islice
 from typing import Any, Iterator, NamedTuple
 
-from . import errors
+from . import errors, wire
 
 MAX_PATH_CHARS = 2000
 _MAX_HINTED = 8
@@ -85,6 +85,18 @@ class NeedsCode(Refused):
     def __init__(self, message: str, owner: type) -> None:
         super().__init__("needs_code", message, "execute can evaluate it as an expression, which runs that code")
         self.owner = owner
+
+
+def refusal(error: BaseException, operation: Any) -> dict[str, Any]:
+    """The fields that say why there is no answer."""
+    if isinstance(error, Refused):
+        said = {"refused": wire.clean(error.message), "kind": error.kind}
+        if error.hint:
+            said["hint"] = wire.clean(error.hint)
+        return said
+    if isinstance(error, KeyboardInterrupt):
+        return {"refused": f"{operation} was interrupted", "kind": "interrupted"}
+    return {"refused": f"{operation} failed: {errors.type_name(type(error))}: {errors.message(error)}", "kind": "failed"}
 
 
 class Step(NamedTuple):

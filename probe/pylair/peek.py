@@ -24,7 +24,7 @@ from _signal import pthread_sigmask as _sigmask
 from _signal import signal as _signal
 from typing import Any, Callable
 
-from . import look, unwind, wire
+from . import look, paths, unwind, wire
 
 PEEK_SIGNAL = signal.SIGRTMIN + 2
 MAX_ANSWER_BYTES = 60_000
@@ -185,7 +185,7 @@ def _answer(number: Any, request: Any, answer: Callable[[dict[str, Any]], dict[s
         except Exception as error:
             if _is_the_programs(error):
                 raise
-            return wire.encode({"peek": number, **look.refusal(error, request.get("op"))})[:MAX_ANSWER_BYTES]
+            return wire.encode({"peek": number, **paths.refusal(error, request.get("op"))})[:MAX_ANSWER_BYTES]
         if len(data) <= MAX_ANSWER_BYTES:
             return data
         bounds = {name: value // 2 for name, value in bounds.items()}

@@ -8,11 +8,11 @@ outside, on a loop by cancelling its task; on the app's main thread only as long
 from __future__ import annotations
 
 import os
-import threading
 from typing import Any, Callable
 
 from . import errors
 from .paths import Refused
+from .plain_threads import Event, RLock, allocate_lock, get_ident
 from .streams import Capture, captured
 
 # How often to see whether a loop is still there that has not begun with a call.
@@ -42,11 +42,11 @@ class Work:
         self.result: Any = None
         self.error: BaseException | None = None
         self.interrupts = 0
-        self.finished = threading.Event()
+        self.finished = Event()
         self._begun = False
         # Held for good from the end of code that runs on our own thread on: from then on nobody may set an exception there.
-        self._ends = threading.RLock()
-        self._state = threading.Lock()
+        self._ends = RLock()
+        self._state = allocate_lock()
         self._thread: int | None = None
         self._task: Any = None
         self._loop: Any = None
@@ -77,7 +77,7 @@ class Work:
             return
         try:
             try:
-                self._thread = threading.get_ident()
+                self._thread = get_ident()
                 with captured(self.capture):
                     self.result = self.sync()  # type: ignore[misc]
             except BaseException as error:
@@ -94,7 +94,7 @@ class Work:
             try:
                 self._ends.acquire()
                 if self.interrupts:
-                    _set_exception(threading.get_ident(), None)
+                    _set_exception(get_ident(), None)
                 return
             except KeyboardInterrupt:
                 continue

@@ -7,9 +7,10 @@ before each call; nothing is ever put into a module of the app's.
 from __future__ import annotations
 
 import builtins
-import threading
 from collections import OrderedDict
 from typing import Any
+
+from .plain_threads import allocate_lock
 
 MAX_CLIENTS = 32
 
@@ -46,7 +47,7 @@ class Scratches:
 
     def __init__(self, app: Any) -> None:
         self._app = app
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._by_client: OrderedDict[str, Scratch] = OrderedDict()
 
     def of(self, client: str) -> Scratch:
@@ -73,4 +74,4 @@ class Scratches:
             self._by_client.clear()
 
     def forked(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import io
 import sys
-import threading
 import time
 from contextvars import ContextVar
 from typing import Any, Callable
+
+from .plain_threads import RLock, allocate_lock, forget_name, get_ident, set_name, sleep, start_new_thread
 
 _CHUNK_BYTES = 16 << 10
 # So many lines are sent at once in a moment; more of them are gathered until it is over.
@@ -32,7 +33,7 @@ class Capture:
         self.open = True
         self.streams = {"stdout": _Output(self, 1), "stderr": _Output(self, 2), "stdin": _NoInput()}
         self._send = send
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._waiting: list[tuple[int, bytes]] = []
         self._events: list[tuple[dict[str, Any], bytes]] = []
         self._size = 0
@@ -56,7 +57,7 @@ class Capture:
     def _sent_all(self) -> None:
         again, self._interrupt = self._interrupt, None
         if again is not None:
-            if threading.get_ident() == self.thread and self.open:
+            if get_ident() == self.thread and self.open:
                 raise KeyboardInterrupt
             again()
 
@@ -77,7 +78,12 @@ class Capture:
                     self._pass_on()
                 elif not self._gathering:
                     self._gathering = True
-                    threading.Thread(target=self._gather, name="pylair-output", daemon=True).start()
+                    try:
+                        start_new_thread(self._gather, ())
+                    except RuntimeError:
+                        # The app can start no more threads.
+                        self._gathering = False
+                        self._pass_on()
         if self._interrupt is not None:
             self._sent_all()
 
@@ -99,11 +105,18 @@ class Capture:
         self.flush()
 
     def _gather(self) -> None:
-        time.sleep(_MOMENT_SECONDS)
-        with self._lock:
-            self._gathering = False
-            self._pass_on()
-        self._sent_all()
+        try:
+            set_name("pylair-output")
+            sleep(_MOMENT_SECONDS)
+            with self._lock:
+                self._gathering = False
+                self._pass_on()
+            self._sent_all()
+        except Exception:
+            # Nobody is there to be told.
+            pass
+        finally:
+            forget_name()
 
     def _pass_on(self) -> None:
         """Sends what waits, with the lock in hand. A signal handler or a `__del__` may print in the middle of that: then the same thread is
@@ -142,7 +155,7 @@ class Streams:
     """The go-betweens of this process, and how many calls need them."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._calls = 0
 
     def enter(self) -> None:
@@ -150,7 +163,8 @@ class Streams:
             self._calls += 1
             for name in _NAMES:
                 current = getattr(sys, name, None)
-                if type(current) is not _GoBetween and current is not None:
+                # There may be no stdout; without a stdin a call has none either.
+                if type(current) is not _GoBetween and (current is not None or name != "stdin"):
                     setattr(sys, name, _GoBetween(name, current))
 
     def leave(self) -> None:
@@ -167,7 +181,7 @@ class Streams:
 
     def forked(self) -> None:
         """In a child process: no call runs here."""
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._calls = 0
         self._restore()
 
@@ -185,7 +199,7 @@ class captured:
         self._of = capture
 
     def __enter__(self) -> None:
-        self._of.thread = threading.get_ident()
+        self._of.thread = get_ident()
         self._token = _capture.set(self._of)
 
     def __exit__(self, *_: Any) -> None:
@@ -242,9 +256,23 @@ class _GoBetween:
 def _chosen(stream: Any) -> Any:
     """Where the code that runs now writes to."""
     capture = _capture.get()
-    if capture is not None and capture.open and capture.thread == threading.get_ident():
+    if capture is not None and capture.open and capture.thread == get_ident():
         return capture.streams[object.__getattribute__(stream, "_name")]
-    return object.__getattribute__(stream, "_original")
+    original = object.__getattribute__(stream, "_original")
+    return _nowhere if original is None else original
+
+
+class _Nowhere(io.TextIOBase):
+    """For what others write while a call runs in an app without that stream: as `print` does then, nothing."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+_nowhere = _Nowhere()
 
 
 class _Output(io.TextIOBase):

@@ -10,7 +10,7 @@ import socket
 import sys
 from typing import Any
 
-from . import activate, descriptors, imported, look, packages, throwaway, unwind, wire
+from . import activate, descriptors, imported, look, packages, paths, throwaway, unwind, wire
 from .checkpoint import Checkpoints
 from .execute import Cells
 from .output import Output
@@ -165,7 +165,7 @@ class Worker:
         try:
             return {}, wire.encode(_look_interruptibly(request, blob, self.cells))
         except BaseException as error:
-            return look.refusal(error, request.get("op")), b""
+            return paths.refusal(error, request.get("op")), b""
 
     def _peek(self, request: dict[str, Any]) -> dict[str, Any]:
         """The answer to a request that looks, in the middle of a cell."""
@@ -214,7 +214,7 @@ def _packages(request: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], byt
     try:
         return {}, wire.encode(_packages_interruptibly(request, blob))
     except BaseException as error:
-        return look.refusal(error, request.get("op")), b""
+        return paths.refusal(error, request.get("op")), b""
 
 
 def _packages_interruptibly(request: dict[str, Any], blob: bytes) -> dict[str, Any]:

@@ -302,3 +302,58 @@ def test_status_lists_what_runs(python, home):
     other.run("gate.set()")
     assert visit.done(number)[0]["result"] == "True"
     assert json.loads(visit.ask("status")[1])["running"] == []
+
+
+def test_threads_that_the_program_has_replaced_are_left_alone(python, home):
+    """As gevent does, which also remembers what it replaced; and tracers of the program's do not see ours."""
+    home.run(
+        python,
+        """
+        import select, sys, threading, time, types, _thread
+        originals, used = {}, []
+        def replace(module, name):
+            real = originals[module.__name__, name] = getattr(module, name)
+            def replaced(*args, **kwargs):
+                if "pylair" in sys._getframe(1).f_code.co_filename:
+                    used.append(name)
+                return real(*args, **kwargs)
+            setattr(module, name, replaced)
+        for name in ("start_new_thread", "allocate_lock", "get_ident", "RLock"):
+            replace(_thread, name)
+        for name in ("Lock", "RLock", "Event", "Thread", "get_ident"):
+            replace(threading, name)
+        replace(select, "poll")
+        replace(time, "sleep")
+        sys.modules["gevent.monkey"] = types.SimpleNamespace(get_original=lambda module, name: originals[module, name])
+        def trace(frame, event, argument):
+            used.append(frame.f_code.co_name)
+        threading.settrace(trace)
+        import pylair
+        pylair.register("used", used)
+        pylair.start(app_id="replaced")
+        sys.stdin.read()
+        """,
+    )
+    visit = home.visit("replaced")
+    assert visit.run("for number in range(100): print(number)")["outcome"] == "ok"
+    visit.ask("logs", wait_s=0.01)
+    assert visit.run("used")["result"] == "[]"
+
+
+def test_a_program_out_of_descriptors_is_told_why_it_cannot_be_looked_into(python, home):
+    home.run(python, "import os, pylair, resource, sys\npylair.start(app_id='full')\nsys.stdin.read()")
+    visit = home.visit("full")
+    visit.run("""
+        import os, resource
+        resource.setrlimit(resource.RLIMIT_NOFILE, (8, 8))
+        taken = []
+        try:
+            while True:
+                taken.append(os.dup(0))
+        except OSError:
+            pass
+    """)
+    refused = visit.ask("stacks")[0].get("refused", "Too many open files")
+    assert "Too many open files" in refused
+    visit.run("for fd in taken: os.close(fd)\nresource.setrlimit(resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE))")
+    assert visit.run("1")["result"] == "1"

@@ -374,6 +374,24 @@ def test_other_threads_print_where_they_did(run):
     assert app.ended() == ("noise\n" * 400, "")
 
 
+def test_an_app_without_streams_has_none_afterwards(run):
+    app = run("""
+        import sys, threading
+        sys.stdout = sys.stderr = sys.stdin = None
+        def others():
+            print("lost")
+            sys.stderr and sys.stderr.write("lost too")
+        def ask():
+            thread = threading.Thread(target=others)
+            thread.start()
+            thread.join()
+        app.registered = {"ask": ask}
+    """)
+    done = app.execute("import sys\nask()\nprint('out')\nprint('err', file=sys.stderr)\nsys.stdin is None")
+    assert (done.result, done.output(), done.output(2)) == ("True", "out\n", "err\n")
+    assert app.ended() == ("", "")
+
+
 def test_streams_are_restored_exactly(run):
     app = run("import sys\nkept = sys.stdout, sys.stderr, sys.stdin\n" + "app.registered = {'kept': kept, 'during': []}")
     app.execute("import sys; during[:] = sys.stdout, sys.stderr, sys.stdin; isinstance(sys.stdout, type(kept[0]))")
