@@ -47,7 +47,7 @@ class Call:
         """Compiles the code and has it run. What it raised is in the work; `placed` may raise Refused."""
         self._namespace = scratch.namespace
         self._before = cell.Names(scratch.namespace)
-        work = Work(self.capture, None)
+        self._work = work = Work(self.capture, None)
         started = time.perf_counter_ns()
         try:
             if self._compile(scratch, work):
@@ -114,7 +114,14 @@ class Call:
 
     def _text(self, value: Any) -> str | None:
         """The text of the result, made where the code ran. Its rich forms are sent at once."""
-        return None if value is None else results.show(value, self.max_chars, self.notes, self.capture.show)
+        if value is None:
+            return None
+        interrupts = self._work.interrupts
+        text = results.show(value, self.max_chars, self.notes, self.capture.show)
+        if self._work.interrupts > interrupts:
+            # It ended a `__repr__`, and what that raises is no outcome otherwise.
+            raise KeyboardInterrupt
+        return text
 
     def _failed(self, done: dict[str, Any], error: BaseException, interrupted: bool) -> None:
         done["outcome"] = "raised"

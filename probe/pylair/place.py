@@ -8,9 +8,10 @@ outside, on a loop by cancelling its task; on the app's main thread only as long
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any, Callable
 
-from . import errors
+from . import errors, unwind
 from .paths import Refused
 from .plain_threads import Event, RLock, allocate_lock, get_ident
 from .streams import Capture, captured
@@ -131,7 +132,7 @@ class Work:
         """Ends it soon with a KeyboardInterrupt. Returns why not, if not. For another thread."""
         if self.finished.is_set():
             return "it has just ended"
-        if self._task is not None:
+        if self._task is not None and not (self.ran_on == PROBE and _runs_code(self._thread)):
             self.interrupts += 1
             try:
                 self._loop.call_soon_threadsafe(self._task.cancel)
@@ -236,6 +237,8 @@ def _problem(loop: Any) -> str | None:
 def _on_own_loop(work: Work) -> None:
     import asyncio
 
+    loop: Any = None
+    work._thread = get_ident()
     try:
         # Not `asyncio.run`: whatever its cleanup raises is no outcome of the code.
         loop = asyncio.new_event_loop()
@@ -253,7 +256,19 @@ def _on_own_loop(work: Work) -> None:
             loop.close()
     except BaseException as error:
         work.error = work.error or error
+    work._close()
+    if loop is not None and not loop.is_closed() and not loop.is_running():
+        # The interrupt came while it was being closed.
+        loop.close()
     work.finished.set()
+
+
+def _runs_code(thread: int | None) -> bool:
+    """Whether a thread is in the code of a call now, and does not wait for its event loop."""
+    frame = sys._current_frames().get(thread) if thread is not None else None
+    while frame is not None and not frame.f_code.co_filename.startswith(unwind.CELL_PREFIXES):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _can_set_exceptions() -> bool:

@@ -486,6 +486,22 @@ def test_a_call_on_the_probes_thread_is_interrupted(run):
     assert app.ask("interrupt", call=number)["refused"] == f"no call {number} is running"
 
 
+@pytest.mark.parametrize("code", ["Slow()", "[Slow()]", "import asyncio\nawait asyncio.sleep(0)\nprint('begun')\nwhile True: pass"])
+def test_a_call_is_interrupted_wherever_it_is_on_the_probes_thread(run, code):
+    app = run("""
+        class Slow:
+            def __repr__(self):
+                print("begun")
+                while True: pass
+        app.registered = {"Slow": Slow}
+    """)
+    number = app.begin_execute(code)
+    app.until_printed(number, "begun")
+    assert app.ask("interrupt", call=number)["ok"]
+    assert app.finish(number)["outcome"] == "interrupted"
+    assert app.execute("1").result == "1"
+
+
 def test_code_that_catches_one_interrupt_gets_the_next(run):
     app = run()
     number = app.begin_execute(
