@@ -158,6 +158,9 @@ class Work:
             self.interrupts += 1
             thread = self._thread
             self.capture.interrupt(lambda: _set_exception(thread, KeyboardInterrupt), self.interrupt)
+            if self._task is not None:
+                # It may have begun to wait meanwhile, and would not see it.
+                _wake(self._loop)
             return None
         finally:
             self._ends.release()
@@ -245,7 +248,12 @@ def _on_own_loop(work: Work) -> None:
         try:
             work.begin_task(loop)
             if work._task is not None:
-                loop.run_until_complete(work._task)
+                try:
+                    loop.run_until_complete(work._task)
+                except KeyboardInterrupt:
+                    # An interrupt that was meant for the code, which had just begun to wait.
+                    work._task.cancel()
+                    loop.run_until_complete(work._task)
                 rest = [task for task in asyncio.all_tasks(loop) if not task.done()]
                 for task in rest:
                     task.cancel()
@@ -269,6 +277,14 @@ def _runs_code(thread: int | None) -> bool:
     while frame is not None and not frame.f_code.co_filename.startswith(unwind.CELL_PREFIXES):
         frame = frame.f_back
     return frame is not None
+
+
+def _wake(loop: Any) -> None:
+    try:
+        loop.call_soon_threadsafe(bool)
+    except RuntimeError:
+        # It was closed, so the code has ended.
+        pass
 
 
 def _can_set_exceptions() -> bool:
