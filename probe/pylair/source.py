@@ -21,6 +21,8 @@ from .paths import MISSING, Refused
 MAX_SOURCE_CHARS = 512 << 10
 _MAX_FILE_BYTES = 8 << 20
 _MAX_QUICK_CHARS = 100_000
+# The compiler lets no other thread run meanwhile.
+_MAX_PARSED_CHARS = 1 << 20
 _HEAP_TYPE = 1 << 9
 _MAX_UNWRAPPED = 20
 _CODING = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
@@ -245,6 +247,8 @@ def _candidates(cls: type, codes: list[types.CodeType], sources: dict[str, str])
 
 def _find_class(text: Text, name: str, codes: list[types.CodeType], line: int | None) -> tuple[int, int] | None:
     """First and last line of the class in the text. The last of several of that name, unless methods or a line say otherwise."""
+    if sum(map(len, text.lines)) > _MAX_PARSED_CHARS:
+        return _find_class_line(text, name, [code.co_firstlineno for code in codes if code.co_filename == text.file])
     try:
         with paths.NoWarnings():
             tree = compile("".join(text.lines), text.file, "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, True)
@@ -263,6 +267,20 @@ def _find_class(text: Text, name: str, codes: list[types.CodeType], line: int | 
             return first, last
         best = first, last
     return best
+
+
+def _find_class_line(text: Text, name: str, starts: list[int]) -> tuple[int, int] | None:
+    """The same, by the look of the lines, for texts that are too long to be parsed."""
+    begins = re.compile(rf"[ \t]*class[ \t]+{re.escape(name.rpartition('.')[2])}\b")
+    for at in range(len(text.lines), 0, -1):
+        if begins.match(text.lines[at - 1]) is None:
+            continue
+        first, last = _block_at(text, at)
+        while first > 1 and text.lines[first - 2].lstrip().startswith("@"):
+            first -= 1
+        if not starts or any(first <= start <= last for start in starts):
+            return first, last
+    return None
 
 
 def _classes(node: ast.AST, prefix: str) -> Iterable[tuple[str, ast.ClassDef]]:

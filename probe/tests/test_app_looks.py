@@ -163,6 +163,16 @@ def test_completion_from_the_live_names(run):
     assert "plain" in [match["text"] for match in app.ask("complete", "pl").json["matches"]]
 
 
+def test_a_class_in_a_long_file_is_found_without_parsing_all_of_it(run, tmp_path):
+    filler = "".join(f"value_{number} = {number}\n" for number in range(60_000))
+    wanted = "@decorated\nclass K:\n    x = 1\n    def m(self):\n        return 1\n"
+    (tmp_path / "long_module.py").write_text(f"decorated = lambda cls: cls\nclass K: pass\n{filler}{wanted}class L(K): pass\n")
+    app = run(f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nimport long_module\napp.registered = {{'m': long_module}}")
+    found = app.ask("source", path="m.K").json
+    assert found["source"] == wanted
+    assert app.ask("source", path="m.L").json["source"] == "class L(K): pass\n"
+
+
 HUGE = """
 import array
 app.registered = {
