@@ -520,7 +520,9 @@ def test_a_call_that_awaits_is_cancelled(run, place):
     app.until_printed(number, "begun")
     assert app.ask("interrupt", call=number)["ok"]
     done = app.finish(number)
-    assert (done["outcome"], done["error"]["type"], done["error"]["line"]) == ("interrupted", "KeyboardInterrupt", 3)
+    assert (done["outcome"], done["error"]["type"]) == ("interrupted", "KeyboardInterrupt")
+    # On the probe's own thread it may still be in `print`.
+    assert done["error"]["line"] in ((2, 3) if place == "probe" else (3,))
 
 
 def test_the_apps_main_thread_is_not_interrupted(run):
