@@ -115,9 +115,17 @@ class Logs:
         """The answer to `logs`; see docs/wire.md. Waits only if asked to."""
         self.install()
         query = _Query(request)
+        entries = self._entries()
+        newest = entries[-1].id if entries else 0
+        notes = []
+        if query.before is None and query.after > newest:
+            notes.append(f"there is no record {query.after}, the newest is {newest}: the app has begun anew, and so does this page")
+            query.after = 0
         if query.wait_seconds > 0 and query.before is None:
             self._wait(query)
-        return self._page(query)
+        page = self._page(query)
+        page["notes"][:0] = notes
+        return page
 
     def _wait(self, query: _Query) -> None:
         """Until there is a record that the query asks for."""

@@ -187,7 +187,10 @@ impl App {
         let id = &self.entry.app_id;
         let directory = self.apps.directory.clone();
         let read = tokio::task::spawn_blocking(move || super::registry::read(&directory)).await.unwrap_or_default();
-        let now: Vec<_> = read.iter().filter(|entry| entry.app_id == *id).map(super::name_of).collect();
+        let (now, others): (Vec<_>, Vec<_>) =
+            read.iter().filter(|entry| entry.app_id == *id).partition(|entry| entry.start >= self.entry.start);
+        let names =
+            |entries: &[&Entry]| entries.iter().map(|entry| super::name_of(entry)).collect::<Vec<_>>().join(", ");
         // Whoever asks next need not be told again.
         self.apps
             .known
@@ -196,9 +199,14 @@ impl App {
             .last
             .retain(|_, last| last.process != self.instance.process);
         tracing::debug!(job = job.id, "the process of a call has ended");
-        match now.as_slice() {
-            [] => format!("no process of the app `{id}` is running now"),
-            names => format!("the app `{id}` is running again as {}", names.join(", ")),
+        // One that was there before is no successor; one that began later need not be, but could.
+        match (now.as_slice(), others.as_slice()) {
+            ([], []) => format!("no process of the app `{id}` is running now"),
+            ([], others) => format!("other processes of the app `{id}` go on: {}", names(others)),
+            (now, _) if now.iter().all(|entry| began_since(entry, job)) => {
+                format!("the app `{id}` is running again as {}", names(now))
+            }
+            (now, _) => format!("other processes of the app `{id}` are running: {}", names(now)),
         }
     }
 
@@ -268,6 +276,13 @@ impl App {
                        of yours is not killed";
         ended.await.is_err().then(|| unheard.to_owned())
     }
+}
+
+/// Whether an app began to be served after a call had begun.
+fn began_since(entry: &Entry, job: &Job) -> bool {
+    let began = std::time::SystemTime::now() - job.started.elapsed();
+    let began = began.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    entry.started_at >= began.as_secs_f64()
 }
 
 fn outcome_of(said: CellOutcome) -> Outcome {

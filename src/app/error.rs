@@ -100,11 +100,13 @@ impl Error {
             Self::Version { .. } => "start the app with the pylair package of this version".to_owned(),
             Self::NotAnswering { stopped: true, .. } => "let it go on (in the debugger, or with SIGCONT)".to_owned(),
             Self::NotAnswering { .. } => {
-                "it may be busy in a call into C that holds the interpreter; dump_stacks shows where".to_owned()
+                "what was asked goes on in it and is not asked again; code of its own may take long, or a call into C hold the \
+                 interpreter: dump_stacks shows where it is"
+                    .to_owned()
             }
             Self::Lost { .. } => "list_targets shows what is running; what it was asked may have been done".to_owned(),
             Self::Full { .. } => "wait for what is running; get_status shows it".to_owned(),
-            Self::Refused(refusal) => refusal.hint.clone().unwrap_or_else(|| "see the tool's schema".to_owned()),
+            Self::Refused(refusal) => refusal.hint.clone().unwrap_or_else(|| "inspect shows what is there".to_owned()),
             Self::Unreadable { .. } => "the probe in it may be of another version".to_owned(),
             Self::NotAttached { .. } => "pylair.stop() in the app ends it; the app itself is yours to end".to_owned(),
             Self::SessionsOnly { .. } => {

@@ -220,7 +220,21 @@ async fn write(mut writer: OwnedWriteHalf, mut queued: mpsc::Receiver<Vec<u8>>, 
 
 async fn read(mut reader: OwnedReadHalf, mut inbox: BytesMut, shared: Arc<Shared>) {
     let end = loop {
-        match next_frame(&mut reader, &mut inbox).await {
+        let frame = tokio::select! {
+            biased;
+            frame = next_frame(&mut reader, &mut inbox) => frame,
+            () = shared.held.ended() => {
+                // A child of its may hold the socket open; what the process itself said is there already.
+                let rest = async {
+                    while let Ok(Some((reply, blob))) = next_frame(&mut reader, &mut inbox).await {
+                        shared.pass_on(reply, blob).await;
+                    }
+                };
+                let _held_open = tokio::time::timeout(END_GRACE, rest).await;
+                break Some(End::Died(shared.held.how()));
+            }
+        };
+        match frame {
             Ok(Some((reply, blob))) => shared.pass_on(reply, blob).await,
             Err(error) if error.kind() == io::ErrorKind::InvalidData => break Some(End::Garbage(error.to_string())),
             Ok(None) | Err(_) => break None,

@@ -379,7 +379,17 @@ impl App {
         if self.entry.how != "attach" {
             return Err(Error::NotAttached { target: self.name() });
         }
-        self.ask(None, Op::Detach, &[], ANSWER_TIMEOUT).await.map(drop)
+        self.ask(None, Op::Detach, &[], ANSWER_TIMEOUT).await?;
+        // It has answered and now takes away what there is of it. Whoever asks next shall not find half of it.
+        *self.instance.link.lock().await = None;
+        let gone = async {
+            while tokio::fs::try_exists(&self.entry.endpoint).await.unwrap_or_default() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let _slow = tokio::time::timeout(STOPPED_TIMEOUT, gone).await;
+        registry::forget(&self.apps.directory, &self.entry).await;
+        Ok(())
     }
 }
 

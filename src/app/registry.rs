@@ -118,6 +118,11 @@ fn named_process(path: &Path) -> Option<Process> {
     Some(Process { pid: pid.parse().ok()?, started: started.parse().ok()? })
 }
 
+/// Takes out what a probe that has left could not: an app of another user's is listed by us.
+pub(super) async fn forget(directory: &Path, entry: &Entry) {
+    let _absent = tokio::fs::remove_file(directory.join(format!("{}-{}.json", entry.pid, entry.start))).await;
+}
+
 fn remove(path: &Path, process: Process) {
     tracing::debug!(pid = process.pid, "an app is gone and is taken out of the registry");
     for file in [path.to_owned(), path.with_extension("sock"), path.with_extension("error")] {

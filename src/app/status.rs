@@ -11,6 +11,9 @@ use crate::{caller::Caller, plain::one_line, probe::wire::Op};
 const STATUS_TIMEOUT: Duration = Duration::from_millis(300);
 const MAX_ARGV: usize = 32;
 const MAX_WORD_CHARS: usize = 200;
+/// As many as a probe of ours says.
+const MAX_REGISTERED: usize = 1000;
+const MAX_RUNNING: usize = 64;
 
 /// What an app is doing, as far as it can be told from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -138,11 +141,12 @@ impl App {
         };
         let (clients, commands) = (said.as_ref().map(|said| said.clients), said.as_ref().map(|said| said.commands));
         let mut said = said.unwrap_or_default();
+        said.running.truncate(MAX_RUNNING);
         self.name_own(&mut said.running);
         let (entry, word) = (&self.entry, |text: &String| one_line(text, MAX_WORD_CHARS));
         Status {
             kind: "app".to_owned(),
-            id: entry.app_id.clone(),
+            id: word(&entry.app_id),
             pid: entry.pid,
             target: self.name(),
             state,
@@ -154,7 +158,7 @@ impl App {
             cwd: word(&entry.cwd),
             argv: entry.argv.iter().take(MAX_ARGV).map(word).collect(),
             tcp: entry.tcp.as_ref().map(word),
-            registered: said.registered,
+            registered: said.registered.iter().take(MAX_REGISTERED).map(word).collect(),
             running: said.running,
             clients,
             commands,
@@ -169,6 +173,8 @@ impl App {
     fn name_own(&self, calls: &mut [RunningCall]) {
         let live = self.instance.live();
         for call in calls {
+            call.op = one_line(&call.op, MAX_WORD_CHARS);
+            call.client = call.client.as_ref().map(|client| one_line(client, MAX_WORD_CHARS));
             if let Some(running) = live.running.iter().find(|running| running.request == call.call) {
                 call.call = running.job.cell;
                 call.job = Some(running.job.id.clone());

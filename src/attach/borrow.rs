@@ -95,7 +95,7 @@ fn call(
 ) -> Result<(Borrowed, Duration), Error> {
     let Interpreter { is_initialized, ensure, release, .. } = *interpreter;
     let piece = code::with_gil(is_initialized, ensure, function, placed.statement(), release);
-    match held.call(&piece, placed.piece(0), placed, GIL_LIMIT)? {
+    match held.call(&piece, placed.piece(0), Some(placed), GIL_LIMIT)? {
         Call::Returned(mut held, returned) => {
             held.unmap(placed.address, placed.length)?;
             let borrowed = if returned.rbx == 0 { Borrowed::NotStarted } else { Borrowed::Ran };

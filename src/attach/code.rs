@@ -45,6 +45,8 @@ impl Code {
     }
 }
 
+/// `syscall; ret`, which is in libc.
+pub const SYSCALL_RET: [u8; 3] = [0x0f, 0x05, 0xc3];
 /// `int3`, which gives the thread back to us.
 const TRAP: u8 = 0xcc;
 const MUNMAP: [u8; 4] = [11, 0, 0, 0];
@@ -57,11 +59,19 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// What to write instead of the trap, and where, if nobody will be there: the piece unmaps itself and returns to `stack`, where the
-    /// address of libc's `sigreturn` and behind it a signal's frame are.
-    pub fn ending(&self, syscall_ret: u64, stack: u64, mapping: u64, length: u64) -> (usize, Vec<u8>) {
+    /// Where the trap is.
+    pub fn trap(&self) -> usize {
+        self.trap
+    }
+
+    /// What to write instead of the trap if nobody will be there: the piece unmaps itself, if the memory is its own, and returns to
+    /// `stack`, where the address of libc's `sigreturn` and behind it a signal's frame are.
+    pub fn ending(syscall_ret: u64, stack: u64, own: Option<(u64, u64)>) -> Vec<u8> {
         let stack = Code::default().bytes(&[0x48, 0xbc]).bytes(&stack.to_le_bytes()); // mov rsp, stack
-        (self.trap, stack.munmap_and_return(syscall_ret, mapping, length).0)
+        match own {
+            Some((mapping, length)) => stack.munmap_and_return(syscall_ret, mapping, length).0,
+            None => stack.bytes(&[0xc3]).0, // ret
+        }
     }
 }
 

@@ -3,7 +3,10 @@
 use std::{
     fs, io,
     io::{Read, Write},
-    os::unix::net::UnixStream,
+    os::unix::{
+        fs::{DirBuilderExt, OpenOptionsExt},
+        net::UnixStream,
+    },
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -57,7 +60,8 @@ impl Files {
         }
         let text = self.read("error")?;
         self.forget_error();
-        Some(serde_json::from_str::<Failure>(&text).map_or(text, |failure| failure.error))
+        let failure = serde_json::from_str::<Failure>(&text);
+        Some(failure.map_or_else(|_| "it does not say why".to_owned(), |failure| failure.error))
     }
 
     /// What an earlier attempt left must not be taken for this one's.
@@ -94,11 +98,13 @@ impl Files {
     /// Tells the probe to leave, and waits until its entry is gone.
     pub fn detach(&self, process: &Process, watch: &Watch) -> Result<Entry, Error> {
         let pid = process.pid;
-        let entry = self.entry().ok_or(Error::NotAttached { pid })?;
+        let entry = self.entry().filter(|entry| entry.how == "attach").ok_or(Error::NotAttached { pid })?;
         let failed = |source| Error::Failed { pid, what: "its probe does not answer", source };
-        ask_to_detach(&process.reach(&entry.endpoint), pid).map_err(failed)?;
+        ask(&process.reach(&entry.endpoint), pid, Op::Detach).map_err(failed)?;
         let until = Instant::now() + DETACH_LIMIT;
-        while self.entry().is_some() {
+        // The socket goes after the entry.
+        let socket = process.reach(&entry.endpoint);
+        while self.entry().is_some() || socket.exists() {
             if watch.ends_within(POLL) {
                 return Err(Error::Ended { pid });
             }
@@ -129,7 +135,37 @@ impl Watch {
     }
 }
 
-fn ask_to_detach(socket: &Path, pid: i32) -> io::Result<()> {
+/// The file of a process in our own registry.
+fn listed(runtime: &Path, process: &Process) -> PathBuf {
+    runtime.join("apps").join(format!("{}-{}.json", process.pid, process.start))
+}
+
+/// Lists an app of another user's, or one in another root, in our own registry too, as it is reached from here.
+pub fn list_in(runtime: &Path, process: &Process, entry: Entry) -> Entry {
+    let entry = Entry { pid: process.pid, endpoint: process.reach(&entry.endpoint), ..entry };
+    let path = listed(runtime, process);
+    let write = || -> io::Result<()> {
+        if let Some(apps) = path.parent() {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(apps)?;
+        }
+        let beside = path.with_extension("json~");
+        let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+        file.write_all(serde_json::to_string(&entry)?.as_bytes())?;
+        fs::rename(beside, &path)
+    };
+    if let Err(error) = write() {
+        tracing::warn!(path = %path.display(), %error, "an app of another user's cannot be listed");
+    }
+    entry
+}
+
+pub fn unlist(runtime: &Path, process: &Process) {
+    // It may have been taken out as one that is gone.
+    let _absent = fs::remove_file(listed(runtime, process));
+}
+
+/// Asks a probe one thing and returns the blob of its answer.
+pub fn ask(socket: &Path, pid: i32, op: Op) -> io::Result<Vec<u8>> {
     const ID: u64 = 1;
     let mut stream = UnixStream::connect(socket)?;
     let peer = rustix::net::sockopt::socket_peercred(&stream)?;
@@ -139,13 +175,13 @@ fn ask_to_detach(socket: &Path, pid: i32) -> io::Result<()> {
     stream.set_read_timeout(Some(DETACH_LIMIT))?;
     stream.set_write_timeout(Some(DETACH_LIMIT))?;
     let mut frame = Vec::new();
-    wire::encode(Request { ch: 1, id: ID, op: Op::Detach, client: None, blob: 0 }, b"", &mut frame);
+    wire::encode(Request { ch: 1, id: ID, op, client: None, blob: 0 }, b"", &mut frame);
     stream.write_all(&frame)?;
     let mut inbox = BytesMut::new();
     loop {
-        while let Some((reply, _)) = wire::decode::<Reply>(&mut inbox).map_err(io::Error::other)? {
+        while let Some((reply, blob)) = wire::decode::<Reply>(&mut inbox).map_err(io::Error::other)? {
             if reply.ev == Event::Done && reply.id == ID {
-                return reply.refused.map_or(Ok(()), |reason| Err(io::Error::other(reason)));
+                return reply.refused.map_or(Ok(blob), |reason| Err(io::Error::other(reason)));
             }
         }
         let mut bytes = [0; 4096];

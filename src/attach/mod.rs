@@ -47,7 +47,7 @@ use interpreter::Interpreter;
 use process::Process;
 use statement::Config;
 
-use crate::app::Entry;
+use crate::{app::Entry, probe::wire::Op};
 
 /// How long the probe may take to say that it is there.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -99,8 +99,9 @@ pub fn attach(pid: i32, options: &Options) -> Result<Attached, Error> {
     let watch = Watch::new(&process)?;
     let runtime = runtime_of(&process, &options.runtime);
     let files = Files::new(&process.reach(&runtime), &process);
-    let attached = |entry, way, pause: Duration| Attached {
-        entry,
+    let is_foreign = runtime != options.runtime;
+    let attached = |entry: Entry, way, pause: Duration| Attached {
+        entry: if is_foreign { entry::list_in(&options.runtime, &process, entry) } else { entry },
         way,
         pause_ms: pause.as_secs_f64() * 1e3,
         took_ms: begun.elapsed().as_secs_f64() * 1e3,
@@ -117,7 +118,7 @@ pub fn attach(pid: i32, options: &Options) -> Result<Attached, Error> {
         start: process.start,
     };
     files.forget_error();
-    let payload = statement::payload(ENTRY, &config);
+    let payload = statement::payload(&process, ENTRY, &config);
     let is_blocked = ways::is_blocked(pid);
     let has_begun = !is_blocked && remote_exec::run(&process, &interpreter, &config, &payload);
     let (way, mut pause) = if has_begun {
@@ -132,7 +133,8 @@ pub fn attach(pid: i32, options: &Options) -> Result<Attached, Error> {
             if let Some(entry) = files.wait(&process, &watch, NUDGE_AFTER)? {
                 return Ok(attached(entry, way, pause));
             }
-            pause = pause.max(ways::nudge(&process, &interpreter)?);
+            let Some(held) = ways::nudge(&process, &interpreter)? else { break };
+            pause = pause.max(held);
         }
         return Err(Error::Pending { pid, seconds });
     }
@@ -146,8 +148,20 @@ pub fn attach(pid: i32, options: &Options) -> Result<Attached, Error> {
 pub fn detach(pid: i32, runtime: &Path) -> Result<Entry, Error> {
     let process = Process::examine(pid)?;
     let watch = Watch::new(&process)?;
+    let theirs = runtime_of(&process, runtime);
+    let detached = Files::new(&process.reach(&theirs), &process).detach(&process, &watch)?;
+    if theirs != runtime {
+        entry::unlist(runtime, &process);
+    }
+    Ok(detached)
+}
+
+/// What the probe in a process answers, if there is one.
+pub fn ask(pid: i32, runtime: &Path, op: Op) -> Option<Vec<u8>> {
+    let process = Process::examine(pid).ok()?;
     let runtime = runtime_of(&process, runtime);
-    Files::new(&process.reach(&runtime), &process).detach(&process, &watch)
+    let entry = Files::new(&process.reach(&runtime), &process).entry()?;
+    entry::ask(&process.reach(&entry.endpoint), pid, op).ok()
 }
 
 /// Looks at a process and refuses what is no app.

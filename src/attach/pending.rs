@@ -37,7 +37,8 @@ pub fn queue(mut held: Held<'_>, interpreter: &Interpreter, parcel: &mut Parcel)
         code::pending_call(interpreter.run, placed.statement(), interpreter.syscall, placed.address, placed.length);
     held.write(placed.piece(0), &call)?;
     let queue = code::queue(interpreter.is_initialized, interpreter.add_pending, placed.piece(0));
-    let (mut held, returned) = match held.call(&queue, placed.piece(1), placed, QUEUE_LIMIT)? {
+    // The memory belongs to the call that is queued, so what queues it must not take it away.
+    let (mut held, returned) = match held.call(&queue, placed.piece(1), None, QUEUE_LIMIT)? {
         Call::Returned(held, returned) => (held, returned),
         Call::Left(pause) => return Ok((Queued::Yes, pause)),
     };

@@ -11,16 +11,25 @@
 
 use std::{
     io,
-    ops::ControlFlow,
     time::{Duration, Instant},
 };
 
 use super::elf::Memory;
-use super::{code::Piece, interpreter::Interpreter, memory::ProcessMemory, parcel::Placed, sigframe};
+use super::{
+    code::{Piece, SYSCALL_RET},
+    interpreter::Interpreter,
+    memory::ProcessMemory,
+    parcel::Placed,
+    sigframe,
+};
 
 /// How long a thread may take to stop: one in an uninterruptible sleep does not at all.
 const STOP_LIMIT: Duration = Duration::from_millis(500);
 const SYSCALL_LIMIT: Duration = Duration::from_secs(2);
+/// How long one that is in our code may take to stop. To give up then is to lose the process.
+const LEAVE_LIMIT: Duration = Duration::from_secs(20);
+/// What a system call returns inside of the kernel when it is to be begun again with the time that is left.
+const RESTART_BLOCK: i64 = -516;
 
 const NT_X86_XSTATE: usize = 0x202;
 const PTRACE_GETSIGMASK: libc::c_uint = 0x420a;
@@ -41,6 +50,8 @@ pub enum Error {
     TooLong,
     #[error("the thread does not stop in our code")]
     Lost,
+    #[error("the process has begun to run another program")]
+    Replaced,
     #[error("the process cannot map memory: {0}")]
     Map(io::Error),
     #[error(transparent)]
@@ -96,6 +107,11 @@ impl<'i> Held<'i> {
                 }
                 Stop::Interrupt => break,
             }
+        }
+        let mut gadget = [0; 3];
+        if interpreter.memory.read(interpreter.syscall, &mut gadget).is_err() || gadget != SYSCALL_RET {
+            request(libc::PTRACE_DETACH, tid, 0, 0)?;
+            return Err(Error::Replaced);
         }
         let registers = registers(tid)?;
         let mut xstate = vec![0; XSTATE_BYTES];
@@ -166,7 +182,14 @@ impl<'i> Held<'i> {
         [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9] = arguments;
         set_registers(self.tid, &registers)?;
         let until = Instant::now() + SYSCALL_LIMIT;
-        self.resume(libc::PTRACE_SINGLESTEP, until)?;
+        if let Err(error) = self.resume(libc::PTRACE_SINGLESTEP, until) {
+            if matches!(error, Error::TooLong) {
+                // A process that was frozen, for one. Registers can be put back only where it is stopped.
+                request(libc::PTRACE_INTERRUPT, self.tid, 0, 0)?;
+                wait(self.tid, Instant::now() + LEAVE_LIMIT)?.ok_or(Error::Lost)?;
+            }
+            return Err(error);
+        }
         let result = self::registers(self.tid)?.rax.cast_signed();
         Ok(match i32::try_from(result) {
             Ok(error @ -4095..=-1) => Err(io::Error::from_raw_os_error(-error)),
@@ -175,8 +198,8 @@ impl<'i> Held<'i> {
     }
 
     /// Runs a piece of code up to its trap. If that takes longer than `limit` the thread is left to it: it goes back by itself to what it
-    /// did, as from a signal handler, and takes the memory with it.
-    pub fn call(mut self, piece: &Piece, at: u64, placed: Placed, limit: Duration) -> Result<Call<'i>, Error> {
+    /// did, as from a signal handler, and takes the memory with it that is its own.
+    pub fn call(mut self, piece: &Piece, at: u64, own: Option<Placed>, limit: Duration) -> Result<Call<'i>, Error> {
         let mut registers = self.registers;
         // Below what the thread may have on its stack without having said so, and the frame for going back.
         let frame = (registers.rsp - RED_ZONE - sigframe::size(self.xstate.len())) & !0x3f;
@@ -194,7 +217,7 @@ impl<'i> Held<'i> {
                 Ok(Call::Returned(Box::new(self), Returned { rax: registers.rax, rbx: registers.rbx }))
             }
             Err(Error::TooLong) => {
-                let pause = self.leave(piece, at, placed, frame)?;
+                let pause = self.leave(piece, at, own, frame)?;
                 Ok(Call::Left(pause))
             }
             Err(error) => Err(error),
@@ -202,21 +225,31 @@ impl<'i> Held<'i> {
     }
 
     /// Lets go of a thread that is in our code.
-    fn leave(mut self, piece: &Piece, at: u64, placed: Placed, frame: u64) -> Result<Duration, Error> {
+    fn leave(mut self, piece: &Piece, at: u64, own: Option<Placed>, frame: u64) -> Result<Duration, Error> {
         // Whatever happens now: these registers are not the ones to go on with.
         self.given_back = true;
         request(libc::PTRACE_INTERRUPT, self.tid, 0, 0)?;
-        let until = Instant::now() + STOP_LIMIT;
+        let until = Instant::now() + LEAVE_LIMIT;
+        let behind_trap = at + piece.trap() as u64 + 1;
         loop {
             match wait(self.tid, until)?.ok_or(Error::Lost)? {
-                Stop::Interrupt | Stop::Group => break,
-                // It came to its end at the last moment.
-                Stop::Signal(libc::SIGTRAP) => {
-                    self.unmap(placed.address, placed.length)?;
-                    self.restore()?;
-                    return Ok(self.since.elapsed());
+                // The signal of its trap is still on its way.
+                Stop::Interrupt | Stop::Group if registers(self.tid)?.rip == behind_trap => {
+                    request(libc::PTRACE_CONT, self.tid, 0, 0)?;
                 }
-                Stop::Signal(signal) => request(libc::PTRACE_CONT, self.tid, 0, number(signal))?,
+                Stop::Interrupt | Stop::Group => break,
+                Stop::Signal(signal) => match self.keep_signal(signal)? {
+                    // It came to its end at the last moment.
+                    Meant::Trap => {
+                        if let Some(own) = own {
+                            self.unmap(own.address, own.length)?;
+                        }
+                        self.restore()?;
+                        return Ok(self.since.elapsed());
+                    }
+                    Meant::Fault(signal) => request(libc::PTRACE_CONT, self.tid, 0, signal)?,
+                    Meant::Program => request(libc::PTRACE_CONT, self.tid, 0, 0)?,
+                },
             }
         }
         let mut mask = 0_u64;
@@ -224,8 +257,9 @@ impl<'i> Held<'i> {
         let mut bytes = self.interpreter.sigreturn.to_le_bytes().to_vec();
         bytes.extend(sigframe::frame(frame, &self.registers, mask, &self.xstate));
         self.write(frame - 8, &bytes)?;
-        let (trap, ending) = piece.ending(self.interpreter.syscall, frame - 8, placed.address, placed.length);
-        self.write(at + trap as u64, &ending)?;
+        let own = own.map(|own| (own.address, own.length));
+        let ending = Piece::ending(self.interpreter.syscall, frame - 8, own);
+        self.write(at + piece.trap() as u64, &ending)?;
         request(libc::PTRACE_DETACH, self.tid, 0, 0)?;
         let pause = self.since.elapsed();
         self.send_again();
@@ -247,29 +281,36 @@ impl<'i> Held<'i> {
             request(how, self.tid, 0, signal)?;
             signal = 0;
             match wait(self.tid, until)?.ok_or(Error::TooLong)? {
-                Stop::Signal(libc::SIGTRAP) => return Ok(()),
-                Stop::Signal(number) => {
-                    if let ControlFlow::Break(fault) = self.keep_signal(number)? {
-                        signal = fault;
-                    }
-                }
+                Stop::Signal(number) => match self.keep_signal(number)? {
+                    Meant::Trap => return Ok(()),
+                    // Not even a system call can be made there.
+                    Meant::Fault(_) if how == libc::PTRACE_SINGLESTEP => return Err(Error::Replaced),
+                    Meant::Fault(fault) => signal = fault,
+                    Meant::Program => {}
+                },
                 // The group's stop is taken up again when we let go.
                 Stop::Group | Stop::Interrupt => {}
             }
         }
     }
 
-    /// Keeps a signal for when the thread is itself again. A fault of the code that runs is for now.
-    fn keep_signal(&mut self, number: i32) -> Result<ControlFlow<usize>, Error> {
+    /// Keeps a signal for when the thread is itself again, unless the code that runs made it.
+    fn keep_signal(&mut self, number: i32) -> Result<Meant, Error> {
         // SAFETY: numbers only.
         let mut information: libc::siginfo_t = unsafe { std::mem::zeroed() };
         request(libc::PTRACE_GETSIGINFO, self.tid, 0, (&raw mut information) as usize)?;
-        let is_fault = matches!(number, libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE);
-        if is_fault && information.si_code > 0 {
-            return Ok(ControlFlow::Break(self::number(number)));
+        // Those that somebody sent have no positive code.
+        if information.si_code > 0 {
+            match number {
+                libc::SIGTRAP => return Ok(Meant::Trap),
+                libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE => {
+                    return Ok(Meant::Fault(self::number(number)));
+                }
+                _ => {}
+            }
         }
         self.signals.push(information);
-        Ok(ControlFlow::Continue(()))
+        Ok(Meant::Program)
     }
 
     /// Gives the thread back as it was, and says how long it was held.
@@ -280,6 +321,10 @@ impl<'i> Held<'i> {
 
     fn restore(&mut self) -> Result<(), Error> {
         self.given_back = true;
+        if !self.signals.is_empty() && self.registers.rax.cast_signed() == RESTART_BLOCK {
+            // How to begin again is noted once for a thread, and may by now be about a system call of ours.
+            self.registers.rax = i64::from(-libc::EINTR).cast_unsigned();
+        }
         regset(libc::PTRACE_SETREGSET, self.tid, &mut self.xstate)?;
         set_registers(self.tid, &self.registers)?;
         let mut first = 0;
@@ -302,6 +347,16 @@ impl Drop for Held<'_> {
             let _gone = self.restore();
         }
     }
+}
+
+/// What a signal is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Meant {
+    /// Our code has come to its end.
+    Trap,
+    /// Our code did something that cannot be done.
+    Fault(usize),
+    Program,
 }
 
 /// Why a thread stopped.

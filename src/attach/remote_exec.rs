@@ -43,6 +43,10 @@ struct Door {
 
 /// Whether the statement has begun. If not, nothing of it is left, and it will not begin later.
 pub fn run(process: &Process, interpreter: &Interpreter, config: &Config, payload: &[u8]) -> bool {
+    // Whoever owns the directory could lead files of another user's elsewhere.
+    if process.uid != rustix::process::geteuid().as_raw() || process.other_root {
+        return false;
+    }
     let Some(door) = find_door(interpreter) else { return false };
     let stem = format!("{}/apps/{}-{}", config.runtime, process.inner_pid, process.start);
     let (script, data) = (format!("{stem}.script"), format!("{stem}.payload"));
@@ -52,7 +56,7 @@ pub fn run(process: &Process, interpreter: &Interpreter, config: &Config, payloa
     let source = Source::file(data.clone(), payload.len());
     let files = Files { script: process.reach(Path::new(&script)), payload: process.reach(Path::new(&data)) };
     let text = statement(process, config, &source);
-    let prepared = files.write(text.as_bytes(), payload, process.uid).is_ok();
+    let prepared = files.write(text.as_bytes(), payload).is_ok();
     prepared && knock(interpreter, door, &script).is_ok() && files.wait_for_begin(interpreter, door)
 }
 
@@ -111,18 +115,15 @@ struct Files {
 }
 
 impl Files {
-    fn write(&self, script: &[u8], payload: &[u8], uid: u32) -> io::Result<()> {
+    fn write(&self, script: &[u8], payload: &[u8]) -> io::Result<()> {
         self.remove();
-        if let Some(apps) = self.script.parent().filter(|_| uid == rustix::process::geteuid().as_raw()) {
+        if let Some(apps) = self.script.parent() {
             // It is there when an app was before.
             let _there = fs::DirBuilder::new().mode(0o700).create(apps);
         }
         for (path, bytes) in [(&self.script, script), (&self.payload, payload)] {
             let mut file: File = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
             file.write_all(bytes)?;
-            if uid != rustix::process::geteuid().as_raw() {
-                rustix::fs::fchown(&file, Some(rustix::fs::Uid::from_raw(uid)), None)?;
-            }
         }
         Ok(())
     }

@@ -19,9 +19,16 @@ pub struct Config {
     pub start: u64,
 }
 
-/// The probe and its entry, as JSON.
-pub fn payload(entry: &str, config: &Config) -> Vec<u8> {
-    probe::payload(entry, config)
+/// What the thread of the probe's runs, a zero, and the probe with its entry as JSON.
+pub fn payload(process: &Process, entry: &str, config: &Config) -> Vec<u8> {
+    let arrive = include_str!("../../probe/pylair/bootstrap/arrive.py").replace("\"@TELL@\"", &tell(process, config));
+    [arrive.as_bytes(), b"\0", &probe::visiting_payload(entry, config)].concat()
+}
+
+/// Source that says why it did not work, as a literal: it is compiled only where it is needed.
+fn tell(process: &Process, config: &Config) -> String {
+    let errors = format!("{}/apps/{}-{}.error", config.runtime, process.inner_pid, process.start);
+    literal(&include_str!("../../probe/pylair/bootstrap/tell.py").replace("\"@ERRORS@\"", &literal(&errors)))
 }
 
 /// Where the payload is, for the statement to read.
@@ -58,13 +65,12 @@ pub fn fill_in(statement: &mut [u8], address: u64) {
 
 /// The statement.
 pub fn statement(process: &Process, config: &Config, source: &Source) -> String {
-    let errors = format!("{}/apps/{}-{}.error", config.runtime, process.inner_pid, process.start);
     let inside = include_str!("../../probe/pylair/bootstrap/inside.py")
         .replace("\"@PATH@\"", &literal(&source.path))
         .replace("@OFFSET@", NO_ADDRESS)
         .replace("@LENGTH@", &source.length.to_string())
         .replace("@CLAIM@", if source.is_claimed { "yes" } else { "" })
-        .replace("\"@ERRORS@\"", &literal(&errors));
+        .replace("\"@TELL@\"", &tell(process, config));
     let code: Vec<&str> = inside.lines().filter(|line| !line.starts_with('#')).collect();
     // In `__main__` a program may have given another meaning to any name but `__builtins__`; a script has a namespace of its own.
     let exec = if source.is_claimed { "exec" } else { "__builtins__.exec" };

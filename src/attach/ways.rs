@@ -55,20 +55,21 @@ pub fn inject(
 }
 
 /// A main thread that got a pending call and was blocked before it came to it makes the call now.
-pub fn nudge(process: &Process, interpreter: &Interpreter) -> Result<Duration, Error> {
+/// Says how long a thread was held; nothing when there is no use in waiting any longer.
+pub fn nudge(process: &Process, interpreter: &Interpreter) -> Result<Option<Duration>, Error> {
     let pid = process.pid;
     if !is_blocked(pid) {
-        return Ok(Duration::ZERO);
+        return Ok(Some(Duration::ZERO));
     }
     let held = match Held::stop(pid, pid, interpreter) {
         Ok(held) => held,
-        // Another time, then.
-        Err(ptrace::Error::DoesNotStop) => return Ok(Duration::ZERO),
+        // It stays ours until we end, and it must not be ours when it wakes up.
+        Err(ptrace::Error::DoesNotStop) => return Ok(None),
         Err(error) => return Err(explain(process, error)),
     };
     let pause =
         if borrow::fits(&held, interpreter) { borrow::make_pending_calls(held, interpreter) } else { held.give_back() };
-    pause.map_err(|error| explain(process, error))
+    pause.map(Some).map_err(|error| explain(process, error))
 }
 
 fn explain(process: &Process, error: ptrace::Error) -> Error {
@@ -79,6 +80,7 @@ fn explain(process: &Process, error: ptrace::Error) -> Error {
         }
         ptrace::Error::GroupStop => Error::Stopped { pid },
         ptrace::Error::Ended => Error::Ended { pid },
+        ptrace::Error::Replaced => Error::NotNow { pid, what: "it has just begun to run another program".to_owned() },
         ptrace::Error::TooLong | ptrace::Error::Lost => {
             Error::NotNow { pid, what: "its main thread does not come back from a call".to_owned() }
         }

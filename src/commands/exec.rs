@@ -81,12 +81,24 @@ async fn run(
     let mut interrupts = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
     let mut buffer = BytesMut::new();
     let mut job = String::new();
+    let mut interrupted = None;
     loop {
         let line = tokio::select! {
             line = next_line(&mut stream, &mut buffer) => line?,
             _ = interrupts.recv() => {
-                interrupt(surroundings, &job).await?;
+                interrupted = Some(interrupt(surroundings, &job).await?);
                 continue;
+            }
+            answer = answered(&mut interrupted) => {
+                interrupted = None;
+                let outcome = answer["outcome"].as_str();
+                if outcome.is_some() || answer["job"].is_null() {
+                    // Its end comes on the stream.
+                    continue;
+                }
+                tell_notes(&answer)?;
+                write(&mut io::stderr(), &format!("note: it goes on without this command; `pylair output {job}` shows what it printed\n"))?;
+                return Ok(Exit::Interrupted);
             }
         };
         match line {
@@ -118,16 +130,29 @@ pub(super) async fn next_line<T: DeserializeOwned>(stream: &mut Incoming, buffer
 }
 
 /// Ctrl-C goes to the cell; its end comes on the stream as always. Pressing it again takes the next step of the ladder.
-pub(super) async fn interrupt(surroundings: &Surroundings, job: &str) -> Result<(), Failure> {
+pub(super) async fn interrupt(surroundings: &Surroundings, job: &str) -> Result<Interrupting, Failure> {
     let Some(mut connection) = Connection::open(&surroundings.places.socket()).await? else {
         return Err(lost("it is gone"));
     };
     let body = TargetBody { target: None, job: Some(job.to_owned()), forget: false, from: Origin::default() };
     let bytes = Bytes::from(serde_json::to_vec(&body).unwrap_or_default());
-    tokio::spawn(async move {
-        // Its answer comes after the cell has ended, and that is told on the stream.
-        let _answer = connection.send(Method::POST, "/api/interrupt", bytes).await;
-    });
+    Ok(tokio::spawn(async move { connection.json(Method::POST, "/api/interrupt", bytes).await.unwrap_or_default() }))
+}
+
+/// The answer to an interrupt, which comes when the cell has ended, or cannot be made to.
+pub(super) type Interrupting = tokio::task::JoinHandle<serde_json::Value>;
+
+async fn answered(interrupting: &mut Option<Interrupting>) -> serde_json::Value {
+    match interrupting {
+        Some(interrupting) => interrupting.await.unwrap_or_default(),
+        None => std::future::pending().await,
+    }
+}
+
+fn tell_notes(told: &serde_json::Value) -> Result<(), Failure> {
+    for note in told["notes"].as_array().into_iter().flatten().filter_map(serde_json::Value::as_str) {
+        write(&mut io::stderr(), &format!("note: {note}\n"))?;
+    }
     Ok(())
 }
 
@@ -146,9 +171,7 @@ fn conclude(report: &serde_json::Value, json: bool) -> Result<Exit, Failure> {
             }
             write(&mut stderr, &with_newline(text("traceback")))?;
         }
-        for note in report["notes"].as_array().into_iter().flatten().filter_map(serde_json::Value::as_str) {
-            write(&mut stderr, &format!("note: {note}\n"))?;
-        }
+        tell_notes(report)?;
     }
     Ok(match report["outcome"].as_str() {
         Some("ok") => Exit::Ok,

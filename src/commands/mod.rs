@@ -125,7 +125,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Apps(args) => apps::apps(&args, &surroundings),
         Command::Sessions(args) => sessions::sessions(&args, &surroundings),
         Command::Attach(args) => attach::attach(&args, &surroundings),
-        Command::Stacks(args) => stacks::stacks(&args),
+        Command::Stacks(args) => stacks::stacks(&args, &surroundings),
         Command::Output(args) => output::output(&args, &surroundings),
         Command::Wrap(args) => wrap::wrap(&args, &surroundings),
         Command::Stop => daemon::stop(&surroundings),

@@ -10,7 +10,7 @@ pub mod nursery;
 pub mod template;
 pub mod wire;
 
-use std::fmt::Write;
+use std::{collections::BTreeMap, fmt::Write};
 
 /// Every module of the probe that is sent over a launcher's stdin. A test compares this table with the directory.
 const SOURCES: &[(&str, &str)] = &[
@@ -85,21 +85,57 @@ pub fn stage0() -> &'static str {
     last_line(include_str!("../../probe/pylair/bootstrap/stage0.py"))
 }
 
-/// The probe's modules, which of them to run, and with what: the JSON object that a bootstrap reads.
-pub fn payload<C: serde::Serialize>(entry: &str, config: &C) -> Vec<u8> {
+type Sources = BTreeMap<&'static str, &'static str>;
+
+/// Modules, which of them to run, and with what: the JSON object that a bootstrap reads.
+fn payload<C: serde::Serialize>(sources: &Sources, entry: &str, config: &C) -> Vec<u8> {
     #[derive(serde::Serialize)]
     struct Payload<'a, C> {
-        sources: std::collections::BTreeMap<&'a str, &'a str>,
+        sources: &'a Sources,
         entry: &'a str,
         config: &'a C,
     }
-    let payload = Payload { sources: SOURCES.iter().copied().collect(), entry, config };
-    serde_json::to_vec(&payload).expect("configs serialise")
+    serde_json::to_vec(&Payload { sources, entry, config }).expect("configs serialise")
+}
+
+/// The payload for a process that is visited, which waits while it is brought.
+pub fn visiting_payload<C: serde::Serialize>(entry: &str, config: &C) -> Vec<u8> {
+    payload(&needed_by(entry), entry, config)
+}
+
+/// A module with those that it imports, and those that they import, at their top or when they need them.
+fn needed_by(entry: &str) -> Sources {
+    let mut needed: Sources = SOURCES.iter().filter(|(name, _)| matches!(*name, "" | "loader")).copied().collect();
+    let mut open = vec![entry.to_owned()];
+    while let Some(name) = open.pop() {
+        if let Some((name, text)) = SOURCES.iter().find(|(known, _)| *known == name)
+            && needed.insert(name, text).is_none()
+        {
+            open.extend(imports(text));
+        }
+    }
+    needed
+}
+
+/// The modules of the probe that a module of the probe imports. Names that are none are of no harm.
+fn imports(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (at, _) in text.match_indices("from .") {
+        let (module, rest) = text[at + "from .".len()..].split_once(" import ").unwrap_or_default();
+        if !module.is_empty() {
+            found.push(module.to_owned());
+            continue;
+        }
+        let end = if rest.starts_with('(') { rest.find(')') } else { rest.find('\n') };
+        let names = rest[..end.unwrap_or(rest.len())].split(|c: char| !(c.is_alphanumeric() || c == '_'));
+        found.extend(names.filter(|name| !name.is_empty()).map(str::to_owned));
+    }
+    found
 }
 
 /// What to write to a launcher's stdin so that `entry` runs with `config`.
 pub fn bootstrap<C: serde::Serialize>(entry: &str, config: &C) -> Vec<u8> {
-    let payload = payload(entry, config);
+    let payload = payload(&SOURCES.iter().copied().collect(), entry, config);
     let mut text = last_line(include_str!("../../probe/pylair/bootstrap/stage1.py"))
         .replace("@SIZE@", &payload.len().to_string())
         .replace("@MARK@", "0");
@@ -111,8 +147,7 @@ pub fn bootstrap<C: serde::Serialize>(entry: &str, config: &C) -> Vec<u8> {
 
 /// `{"sources": {module: text}}`, which `sitecustomize` finds beside itself.
 pub fn packed() -> Vec<u8> {
-    let sources: std::collections::BTreeMap<&str, &str> = SOURCES.iter().copied().collect();
-    serde_json::to_vec(&serde_json::json!({ "sources": sources })).expect("texts serialise")
+    serde_json::to_vec(&serde_json::json!({ "sources": needed_by("wrapped") })).expect("texts serialise")
 }
 
 /// What Python runs at its start in a command that was wrapped.
@@ -139,6 +174,22 @@ mod tests {
         files.sort();
         let table: Vec<&str> = SOURCES.iter().map(|(name, _)| *name).collect();
         assert_eq!(files, table);
+    }
+
+    #[test]
+    fn a_visited_process_gets_the_modules_it_needs_and_no_others() {
+        for entry in ["attached", "wrapped"] {
+            let needed = needed_by(entry);
+            for name in ["", "loader", entry, "app", "serving", "calls", "executing", "look", "logs", "tasks", "wire"] {
+                assert!(needed.contains_key(name), "{entry} needs {name}");
+            }
+            for name in ["worker", "template", "checkpoint", "saving", "confine"] {
+                assert!(!needed.contains_key(name), "{entry} does not need {name}");
+            }
+        }
+        let text =
+            "from . import a, b\nfrom .c import d\n    from . import (\n        e,\n        f,\n    )\nimport g\n";
+        assert_eq!(imports(text), ["a", "b", "c", "e", "f"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::{ToolError, parse};
 use crate::{
     app::App,
-    caller::Scope,
+    caller::{Door, Scope},
     daemon::targets::{self, Purpose, Target},
     mcp::{render, server::Call},
     probe::wire::Op,
@@ -71,7 +71,8 @@ async fn process_of(call: &Call<'_>, named: &str) -> Result<(i32, Option<App>), 
         (Ok(Target::App(app)), _) => Ok((app.entry.pid, Some(app))),
         // Any process of the user's will do. It need not be a target, so it takes more than looking at one.
         (Err(targets::Error::App(crate::app::Error::NotAnApp { .. })), Ok(Reference::Process(pid))) => {
-            if call.caller.may(Scope::Run) {
+            let is_watched_only = call.is_readonly() && call.caller.door == Door::Http;
+            if call.caller.may(Scope::Run) && !is_watched_only {
                 return Ok((pid, None));
             }
             Err(session::Error::NotAllowed("look into processes that are no targets").into())
