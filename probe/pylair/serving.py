@@ -120,11 +120,15 @@ class Server:
         self._gate = allocate_lock()
         self._gate.acquire()
         self._ended.acquire()
+        # The thread inherits what is blocked here, so that there is no moment at which it could get a signal of the program's.
+        self._signals = _block_signals()
         try:
             start_new_thread(self._run, ())
         except BaseException:
             self._ended.release()
             raise
+        finally:
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, self._signals)
 
     def stop(self) -> None:
         """Ends the thread and takes everything away. May be called by a call's thread, but not on the I/O thread."""
@@ -228,7 +232,6 @@ class Server:
         ended = self._ended
         after = None
         try:
-            self._signals = _block_signals()
             self._thread_id = _native_id()
             set_system_name("pylair")
             after = self._serve()
