@@ -125,7 +125,8 @@ def test_a_thousand_connections_leave_nothing(home, app):
         if number % 3 == 0:
             visit.send("ping")
         visit.close()
-    wait_for(lambda: tally(app) == before, f"{before} again")
+    # What was there before may have counted the connection that asked.
+    wait_for(lambda: all(now <= then for now, then in zip(tally(app), before)), f"{before} again")
 
 
 def test_too_many_clients_are_turned_away(home, app):
