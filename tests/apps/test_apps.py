@@ -23,6 +23,10 @@ async def enter(visitor: Visitor, shop: Shop, way: str) -> Visitor:
         answer = await visitor.client.call("attach", pid=pid)
         assert not answer.is_error, answer.text
         assert answer.data["pid"] == pid
+    with anyio.fail_after(20):
+        # A process that was forked is served a moment later.
+        while pid not in [app["pid"] for app in await visitor.apps()]:
+            await anyio.sleep(0.02)
     inside = visitor.to(f"pid:{pid}")
     if way != "start":
         # Nothing was registered but `main`, which is the server in some of them.
