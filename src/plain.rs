@@ -19,6 +19,21 @@ pub fn one_line(text: &str, max_chars: usize) -> String {
     cut.trim().to_owned()
 }
 
+/// An error with its causes, each said once.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut message = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let text = cause.to_string();
+        if !message.contains(&text) {
+            message.push_str(": ");
+            message.push_str(&text);
+        }
+        source = cause.source();
+    }
+    message
+}
+
 /// With what cannot be seen written out.
 pub fn shown(text: &str) -> String {
     escape(text, is_unseen)

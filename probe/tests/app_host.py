@@ -15,6 +15,13 @@ from typing import Any
 
 from host import TIMEOUT_SECONDS, sources
 
+# An app that shows a few names.
+PLAIN_APP = """
+class Thing:
+    def __init__(self): self.value = 1
+app.registered = {"thing": Thing(), "numbers": [1, 2, 3]}
+"""
+
 _SERVE = r"""
 import json, os, socket, sys, threading
 

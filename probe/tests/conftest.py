@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import Iterator
+from typing import Any, Callable, Iterator
 
 import pytest
+from app_host import PLAIN_APP, AppProcess
 from host import Session, Template
 from visitor import Home
 
@@ -47,6 +48,20 @@ def session(template: Template, cwd: str) -> Iterator[Session]:
     assert session.start(cwd=cwd)["ok"]
     yield session
     session.close()
+
+
+@pytest.fixture
+def run(python: str) -> Iterator[Callable[..., AppProcess]]:
+    """Starts apps of the code given, and ends them."""
+    started = []
+
+    def start(code: str = PLAIN_APP, **options: Any) -> AppProcess:
+        started.append(AppProcess(python, code, **options))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.close()
 
 
 @pytest.fixture

@@ -7,29 +7,8 @@ import subprocess
 import textwrap
 
 import pytest
-from app_host import AppProcess
+from app_host import PLAIN_APP
 from visitor import INSTALLED
-
-PLAIN_APP = """
-class Thing:
-    def __init__(self): self.value = 1
-app.registered = {"thing": Thing(), "numbers": [1, 2, 3]}
-"""
-
-
-@pytest.fixture
-def run(python):
-    """Starts apps of the code given, and ends them."""
-    started = []
-
-    def start(code=PLAIN_APP, **options):
-        started.append(AppProcess(python, code, **options))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.close()
-
 
 # Names.
 

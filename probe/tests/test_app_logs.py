@@ -3,23 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from app_host import AppProcess
 
 QUIET = "import logging, threading\nlogging.basicConfig(level=logging.DEBUG, handlers=[logging.NullHandler()])\n"
 MANY = QUIET + "for i in range(1, 1001): logging.getLogger('app.db' if i % 2 else 'web').log(10 * (1 + i % 5), 'number %d', i)\n"
-
-
-@pytest.fixture
-def run(python):
-    started = []
-
-    def start(code):
-        started.append(AppProcess(python, code))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.close()
 
 
 def logs(app, **fields):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from app_host import AppProcess
 
 # Everything that Python calls by itself counts and raises.
 TRAPPED = '''
@@ -67,19 +66,6 @@ app.registered = {
 app.registered["keyed"][type("Key", (), {"__hash__": lambda self: 2, "__eq__": trap("key eq")})()] = 2
 ran.clear()
 '''
-
-
-@pytest.fixture
-def run(python):
-    started = []
-
-    def start(code):
-        started.append(AppProcess(python, code))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.close()
 
 
 NAMES = [

@@ -53,10 +53,7 @@ pub enum Error {
 impl Error {
     /// The message with its cause.
     pub fn message(&self) -> String {
-        match self {
-            Self::Connect { source, .. } => format!("{self}: {source}"),
-            _ => self.to_string(),
-        }
+        crate::plain::with_causes(self)
     }
 
     /// A word for programs.

@@ -72,10 +72,7 @@ pub enum Error {
 impl Error {
     /// The message with its cause.
     pub fn message(&self) -> String {
-        match std::error::Error::source(self) {
-            Some(cause) => format!("{self}: {cause}"),
-            None => self.to_string(),
-        }
+        crate::plain::with_causes(self)
     }
 
     /// A word for programs.

@@ -76,17 +76,7 @@ pub enum Error {
 impl Error {
     /// The message with its causes.
     pub fn message(&self) -> String {
-        let mut message = self.to_string();
-        let mut source = std::error::Error::source(self);
-        while let Some(cause) = source {
-            let text = cause.to_string();
-            if !message.contains(&text) {
-                message.push_str(": ");
-                message.push_str(&text);
-            }
-            source = cause.source();
-        }
-        message
+        crate::plain::with_causes(self)
     }
 
     /// A word for programs.
