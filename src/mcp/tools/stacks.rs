@@ -71,7 +71,7 @@ async fn process_of(call: &Call<'_>, named: &str) -> Result<(i32, Option<App>), 
         (Ok(Target::App(app)), _) => Ok((app.entry.pid, Some(app))),
         // Any process of the user's will do. It need not be a target, so it takes more than looking at one.
         (Err(targets::Error::App(crate::app::Error::NotAnApp { .. })), Ok(Reference::Process(pid))) => {
-            if call.caller.may(Scope::Run) {
+            if call.caller.may(Scope::Admin) {
                 return Ok((pid, None));
             }
             Err(session::Error::NotAllowed("look into processes that are no targets").into())
