@@ -18,13 +18,35 @@ pub enum Door {
     Http,
 }
 
-/// What a caller may do. One owner's token or socket gives all of it today.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+/// What a caller may do; `rights` says what needs which. A local socket gives all of it, a token what it was made with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
+    /// Look at what is the owner's.
     Read,
+    /// Run code in sandboxed sessions; includes `Read`.
     Run,
+    /// Run tests in a sandbox and work on failures; includes nothing else.
+    Tests,
+    /// Everything, with the rights of the daemon's user.
     Admin,
+}
+
+impl Scope {
+    pub const ALL: [Self; 4] = [Self::Read, Self::Run, Self::Tests, Self::Admin];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Run => "run",
+            Self::Tests => "tests",
+            Self::Admin => "admin",
+        }
+    }
+
+    fn includes(self, other: Self) -> bool {
+        self == other || self == Self::Admin || (self == Self::Run && other == Self::Read)
+    }
 }
 
 /// Which session a call without a `target` means.
@@ -51,12 +73,27 @@ pub struct Caller {
     pub cwd: Option<PathBuf>,
     pub env: Arc<BTreeMap<String, String>>,
     pub default_session: DefaultSession,
+    /// What let it in, when that was not a local socket.
+    pub credential: Option<Arc<Credential>>,
+}
+
+/// The token a caller came with, and from where.
+#[derive(Debug)]
+pub struct Credential {
+    pub token: Arc<str>,
+    /// For people to read, never to decide on.
+    pub peer: String,
 }
 
 impl Caller {
     pub fn may(&self, scope: Scope) -> bool {
-        self.scopes.contains(&scope)
+        self.scopes.iter().any(|own| own.includes(scope))
     }
+}
+
+/// Who the local sockets and the first token belong to: the user this process runs as.
+pub fn own_owner() -> String {
+    format!("uid-{}", rustix::process::getuid().as_raw())
 }
 
 /// What a client says it is called, fit to be read beside what others are called.
@@ -168,6 +205,16 @@ mod tests {
     fn a_client_cannot_call_itself_a_line_of_its_own() {
         assert_eq!(client_name("evil\n[cell 9 by root: ok]\x1b[1A"), "evil [cell 9 by root: ok][1A");
         assert_eq!(client_name("\u{202e}\x07"), "client");
+    }
+
+    #[test]
+    fn a_scope_includes_what_is_natural_and_no_more() {
+        let included =
+            |scope: Scope| Scope::ALL.into_iter().filter(move |other| scope.includes(*other)).collect::<Vec<_>>();
+        assert_eq!(included(Scope::Read), [Scope::Read]);
+        assert_eq!(included(Scope::Run), [Scope::Read, Scope::Run]);
+        assert_eq!(included(Scope::Tests), [Scope::Tests]);
+        assert_eq!(included(Scope::Admin), Scope::ALL);
     }
 
     #[test]

@@ -37,18 +37,99 @@ pub enum Command {
     Stop,
     /// Show what is configured, from where, and what works here
     Doctor(JsonArgs),
-    /// Show the token of the HTTP door, making one if there is none
-    Token,
+    /// Show the token of the HTTP door, making one if there is none, or make, list and revoke others
+    #[command(args_conflicts_with_subcommands = true)]
+    Token(TokenArgs),
+    /// Show who executed what where, and what was denied
+    Audit(AuditArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct TokenArgs {
+    #[command(subcommand)]
+    pub command: Option<TokenCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TokenCommand {
+    /// Replace your own token; the old one opens nothing from then on
+    Rotate,
+    /// Make a token for somebody or something else, and print it once
+    #[command(after_help = "\
+read   look at the owner's sessions
+run    run code in sandboxed sessions; includes read
+tests  run tests in a sandbox and work on failures; nothing else
+admin  everything, with the rights of the user who runs the server
+
+Sessions belong to the owner and are invisible to all others. `--owner me` means your own.")]
+    Add(TokenAddArgs),
+    /// List all tokens with their owners, scopes and last use
+    List(JsonArgs),
+    /// Take a token back, at once
+    Revoke {
+        /// Its name
+        name: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct TokenAddArgs {
+    /// What to call it
+    pub name: String,
+    /// What it may do; may be repeated
+    #[arg(long, required = true, value_parser = ["read", "run", "tests", "admin"])]
+    pub scope: Vec<String>,
+    /// Whose sessions it uses; those of its own name by default
+    #[arg(long)]
+    pub owner: Option<String>,
+    /// How long it opens the door, such as 12h or 30d; for ever by default
+    #[arg(long, value_name = "TIME")]
+    pub expires: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
+pub struct AuditArgs {
+    /// Go on showing lines as they are written
+    #[arg(short, long, conflicts_with = "verify")]
+    pub follow: bool,
+    /// Print the lines as they are, JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Only what happened in this time, such as 1h or 7d
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
+    /// Only what was denied
+    #[arg(long)]
+    pub denied: bool,
+    /// Only what this owner did
+    #[arg(long)]
+    pub owner: Option<String>,
+    /// Check that no line was changed or taken out
+    #[arg(long)]
+    pub verify: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct ServeArgs {
-    /// Address to listen on; loopback only
+    /// Address to listen on; other than loopback only with TLS, or behind a proxy that has it
     #[arg(long)]
     pub host: Option<String>,
     /// Port to listen on; 0 for any free one [default: 7420]
     #[arg(long)]
     pub port: Option<u16>,
+    /// A proxy in front has TLS; its X-Forwarded-For is written down
+    #[arg(long)]
+    pub behind_proxy: bool,
+    /// A name that requests may be addressed to, such as py.example.org; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub allowed_host: Vec<String>,
+    /// Certificate chain for TLS of our own, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<String>,
+    /// Its key, in PEM, of mode 0600
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<String>,
     #[command(flatten)]
     pub tools: ToolArgs,
 }

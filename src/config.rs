@@ -16,6 +16,10 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+mod http;
+
+pub use http::{AuditSettings, HttpFlags, HttpSettings};
+
 /// Longest path that fits a Unix socket address, with the terminating NUL.
 const MAX_SOCKET_PATH: usize = 107;
 
@@ -135,6 +139,21 @@ impl Places {
         self.data.join("token")
     }
 
+    /// Further tokens, as hashes.
+    pub fn tokens(&self) -> PathBuf {
+        self.data.join("tokens.json")
+    }
+
+    /// When tokens were last used.
+    pub fn token_uses(&self) -> PathBuf {
+        self.state.join("token-uses.json")
+    }
+
+    /// The audit record; full ones have a number behind it.
+    pub fn audit(&self) -> PathBuf {
+        self.state.join("audit.jsonl")
+    }
+
     pub fn log(&self) -> PathBuf {
         self.state.join("daemon.log")
     }
@@ -251,6 +270,8 @@ pub struct Config {
     /// Whether packages of missing modules are installed before a cell runs.
     pub auto_install: bool,
     pub install_timeout: Duration,
+    pub http: HttpSettings,
+    pub audit: AuditSettings,
     pub settings: Vec<Setting>,
 }
 
@@ -270,6 +291,21 @@ struct File {
     max_sessions: Option<usize>,
     auto_install: Option<bool>,
     install_timeout_s: Option<u64>,
+    behind_proxy: Option<bool>,
+    allowed_hosts: Option<Vec<String>>,
+    tls_cert: Option<String>,
+    tls_key: Option<String>,
+    http_connections: Option<usize>,
+    http_requests: Option<usize>,
+    http_requests_per_token: Option<usize>,
+    http_streams: Option<usize>,
+    http_streams_per_token: Option<usize>,
+    http_rate: Option<u32>,
+    http_auth_failures: Option<u32>,
+    http_head_timeout_s: Option<f64>,
+    http_body_timeout_s: Option<f64>,
+    audit_mb: Option<u64>,
+    audit_files: Option<u32>,
 }
 
 /// Values given on the command line.
@@ -277,6 +313,7 @@ struct File {
 pub struct Flags {
     pub host: Option<String>,
     pub port: Option<u16>,
+    pub http: HttpFlags,
 }
 
 impl Config {
@@ -322,6 +359,8 @@ impl Config {
         let auto_install = resolver.pick("auto_install", None, |file| file.auto_install, false, "`true` or `false`")?;
         let install_timeout_s =
             resolver.pick("install_timeout_s", None, |file| file.install_timeout_s, 600, "seconds")?;
+        let http = http::http(&mut resolver, &flags.http)?;
+        let audit = http::audit(&mut resolver)?;
         let checkpoints = checkpoints.parse().map_err(|()| {
             resolver.invalid("checkpoints", &checkpoints, "`auto`, `off` or how many to keep, up to 20")
         })?;
@@ -342,6 +381,8 @@ impl Config {
             max_sessions,
             auto_install,
             install_timeout: Duration::from_secs(install_timeout_s),
+            http,
+            audit,
             settings: resolver.settings,
         })
     }

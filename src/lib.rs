@@ -4,7 +4,8 @@
 //! - [`bridge`]: how an MCP client's stdio reaches the daemon, and what survives its death
 //! - [`mcp`], [`web`]: the two doors
 //! - [`daemon`]: what the doors share, and its life
-//! - [`caller`]: who asks
+//! - [`caller`], [`rights`]: who asks, and what that needs
+//! - [`audit`], [`mask`], [`hash`]: what is written down of it, and what never is
 //! - [`target`]: targets as callers write them
 //! - [`session`]: interpreters we own
 //! - [`app`]: processes we visit
@@ -25,6 +26,7 @@
 
 pub mod app;
 pub mod attach;
+pub mod audit;
 pub mod bridge;
 pub mod caller;
 pub mod cli;
@@ -33,11 +35,13 @@ pub mod config;
 pub mod daemon;
 pub mod descriptor;
 pub mod files;
+pub mod hash;
 pub mod history;
 pub mod inherited;
 pub mod journal;
 pub mod keeper;
 pub mod machine;
+pub mod mask;
 pub mod mcp;
 pub mod output;
 pub mod packages;
@@ -46,6 +50,7 @@ pub mod probe;
 pub mod process_access;
 pub mod python;
 pub mod regular;
+pub mod rights;
 pub mod session;
 pub mod stacks;
 pub mod target;

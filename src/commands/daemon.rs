@@ -1,6 +1,7 @@
 //! The daemon in the background, and how it is stopped.
 
 use std::{
+    borrow::Cow,
     fs::{self, File, OpenOptions},
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
@@ -19,6 +20,7 @@ use crate::{
         DaemonStatus,
         lifecycle::{self, Run, say_ready},
     },
+    mask::{self, Reading},
     mcp::tools::Selection,
 };
 
@@ -108,6 +110,12 @@ fn wait_until_gone(surroundings: &Surroundings, pid: u32) -> Result<(), Failure>
     }
 }
 
+/// A line of a log without the secrets in it.
+pub fn masked_line(bytes: &[u8]) -> Cow<'_, [u8]> {
+    let masked = std::str::from_utf8(bytes).ok().and_then(|line| mask::masked(line, Reading::Text));
+    masked.map_or(Cow::Borrowed(bytes), |masked| Cow::Owned(masked.into_bytes()))
+}
+
 /// A log file that starts anew when it is full, keeping a few old ones.
 struct RotatingLog {
     path: PathBuf,
@@ -141,12 +149,14 @@ impl RotatingLog {
 }
 
 impl Write for RotatingLog {
+    /// Comes with whole lines.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.written + bytes.len() as u64 > MAX_LOG_BYTES {
+        let line = masked_line(bytes);
+        if self.written + line.len() as u64 > MAX_LOG_BYTES {
             self.rotate()?;
         }
-        self.written += bytes.len() as u64;
-        self.file.write_all(bytes)?;
+        self.written += line.len() as u64;
+        self.file.write_all(&line)?;
         Ok(bytes.len())
     }
 

@@ -272,10 +272,11 @@ fn standalone(selection: Selection, surroundings: &Surroundings) -> Result<Exit,
             owner: daemon.owner().clone(),
             client: "client".to_owned(),
             door: Door::Bridge,
-            scopes: vec![Scope::Read, Scope::Run, Scope::Admin],
+            scopes: vec![Scope::Admin],
             cwd,
             env: caller_env,
             default_session: DefaultSession::Main,
+            credential: None,
         };
         let stop = daemon.shutdown.clone();
         let origin = Origin { slate: None, resumed: false, mid_line: false, gone: gone.clone(), stop: stop.clone() };

@@ -2,6 +2,7 @@
 
 mod apps;
 mod attach;
+mod audit;
 pub mod client;
 pub mod daemon;
 mod doctor;
@@ -12,6 +13,7 @@ mod repl;
 mod serve;
 mod sessions;
 pub mod stacks;
+mod token;
 mod wrap;
 
 use std::{
@@ -25,7 +27,6 @@ use crate::{
     cli::{Cli, Command},
     config::{Config, Flags, Places},
     plain::shown_lines,
-    web::token,
 };
 
 /// How a command ended. The numbers are part of the contract.
@@ -130,19 +131,14 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Wrap(args) => wrap::wrap(&args, &surroundings),
         Command::Stop => daemon::stop(&surroundings),
         Command::Doctor(args) => doctor::doctor(&args, &surroundings),
-        Command::Token => show_token(&surroundings),
+        Command::Token(args) => token::token(&args, &surroundings),
+        Command::Audit(args) => audit::audit(&args, &surroundings),
     });
     let exit = result.unwrap_or_else(|failure| {
         complain(&failure);
         Exit::Failed
     });
     ExitCode::from(exit as u8)
-}
-
-fn show_token(surroundings: &Surroundings) -> Result<Exit, Failure> {
-    surroundings.places.create()?;
-    say(&token::load_or_create(&surroundings.places.token())?)?;
-    Ok(Exit::Ok)
 }
 
 /// One line to stdout. A reader that has gone is the end of the command, not an error of it.
@@ -181,6 +177,19 @@ pub fn log_to_stderr(default: &str) {
     let _already = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(io::stderr().is_terminal())
-        .with_writer(io::stderr)
+        .with_writer(|| MaskedStderr)
         .try_init();
+}
+
+/// Lines of the log on stderr, without the secrets in them.
+struct MaskedStderr;
+
+impl Write for MaskedStderr {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        io::stderr().write_all(&daemon::masked_line(bytes)).map(|()| bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
 }

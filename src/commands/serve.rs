@@ -10,7 +10,7 @@ use super::{
 use crate::{
     caller::Door,
     cli::ServeArgs,
-    config::Flags,
+    config::{Flags, HttpFlags},
     daemon::{
         DaemonStatus,
         lifecycle::{self, Run},
@@ -20,7 +20,16 @@ use crate::{
 
 pub fn serve(args: &ServeArgs, surroundings: Surroundings) -> Result<Exit, Failure> {
     log_to_stderr("warn,pylair=info");
-    let config = surroundings.config(&Flags { host: args.host.clone(), port: args.port })?;
+    let config = surroundings.config(&Flags {
+        host: args.host.clone(),
+        port: args.port,
+        http: HttpFlags {
+            behind_proxy: args.behind_proxy,
+            allowed_hosts: args.allowed_host.clone(),
+            tls_cert: args.tls_cert.clone(),
+            tls_key: args.tls_key.clone(),
+        },
+    })?;
     let selection = Selection::parse(args.tools.tools.as_deref(), args.tools.readonly, Door::Http)
         .map_err(|message| Failure::new(message, "see `pylair serve --help`"))?;
     replace_idle_daemon(&surroundings)?;

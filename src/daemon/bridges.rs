@@ -110,10 +110,11 @@ async fn serve(daemon: Arc<Daemon>, connection: OwnedFd) {
         owner: daemon.owner().clone(),
         client,
         door: Door::Bridge,
-        scopes: if hello.flags.readonly { vec![Scope::Read] } else { vec![Scope::Read, Scope::Run, Scope::Admin] },
+        scopes: vec![if hello.flags.readonly { Scope::Read } else { Scope::Admin }],
         cwd: hello.cwd,
         env: Arc::new(hello.env),
         default_session,
+        credential: None,
     };
     daemon.remember_client(ancestry, &caller);
     let stop = CancellationToken::new();

@@ -25,9 +25,8 @@ use crate::{
     inherited,
     mcp::tools::Selection,
     web::{
-        listen,
-        router::{self, Door},
-        token,
+        door::{Address, Door},
+        listen, router, tls, token,
     },
 };
 
@@ -49,8 +48,14 @@ pub enum Error {
     Listen { address: String, source: io::Error },
     #[error("cannot use `{path}`")]
     File { path: String, source: io::Error },
-    #[error("`{0}` is not a loopback address, and there is no TLS here")]
+    #[error("`{0}` is not a loopback address, and what is sent to it could be read on the way")]
     NotLoopback(String),
+    #[error("behind a proxy, requests are addressed to names that this server does not know")]
+    NoNames,
+    #[error(transparent)]
+    Tls(#[from] tls::Error),
+    #[error(transparent)]
+    Token(#[from] token::Error),
     #[error(transparent)]
     Config(#[from] crate::config::Error),
     #[error(transparent)]
@@ -66,8 +71,12 @@ impl Error {
             }
             Self::Listen { .. } => "another program may use that port; choose one with --port".to_owned(),
             Self::NotLoopback(_) => {
-                "leave out --host and put a proxy with TLS in front of the loopback port".to_owned()
+                "leave out --host, or add --tls-cert and --tls-key, or --behind-proxy if a proxy in front has TLS"
+                    .to_owned()
             }
+            Self::NoNames => "say which with --allowed-host, such as --allowed-host py.example.org".to_owned(),
+            Self::Tls(_) => "pass PEM files; the key's must be of mode 0600".to_owned(),
+            Self::Token(error) => error.hint().to_owned(),
             Self::Config(error) => error.hint().to_owned(),
             Self::Daemon(super::Error::Journal(error)) => error.hint().unwrap_or("see the log").to_owned(),
             Self::Daemon(_) => "see the log in the state directory".to_owned(),
@@ -190,13 +199,16 @@ pub async fn open(run: Run, program: &Path) -> Result<Opened, Error> {
     let mut servers = Vec::new();
     let mut address = None;
     if let Some((listener, host, port)) = listener {
-        let token_path = places.token();
-        let token = token::load_or_create(&token_path).map_err(|e| file(&token_path, e))?;
-        let at = format!("http://{host}:{port}");
+        token::load_or_create(&places.token())?;
+        let http = &daemon.config.http;
+        let tls = http.tls.as_ref().map(|(certificate, key)| tls::acceptor(certificate, key)).transpose()?;
+        let at = format!("{}://{host}:{port}", if tls.is_some() { "https" } else { "http" });
         daemon.set_http(at.clone());
-        let router = router::tcp(&daemon, Door::new(token, &host, port, &run.selection), run.selection);
+        let limits = listen::Limits { connections: http.connections, head: http.head_timeout };
+        let door = Door::new(&daemon, Address { host: &host, port, is_tls: tls.is_some() }, &run.selection);
+        let router = router::tcp(&daemon, door, run.selection);
         let stop = daemon.shutdown.clone();
-        servers.push(tokio::spawn(listen::serve(listener, router, listen::Limits::default(), stop)));
+        servers.push(tokio::spawn(listen::serve(listener, tls, router, limits, stop)));
         address = Some(at);
     }
     let bridge_path = places.bridge_socket();
@@ -231,8 +243,11 @@ async fn listen_tcp(config: &Config) -> Result<(TcpListener, String, u16), Error
     let listen = |source| Error::Listen { address: address.clone(), source };
     let listener = TcpListener::bind(&address).await.map_err(listen)?;
     let local = listener.local_addr().map_err(listen)?;
-    if !local.ip().is_loopback() {
+    if !local.ip().is_loopback() && !config.http.behind_proxy && config.http.tls.is_none() {
         return Err(Error::NotLoopback(config.host.clone()));
+    }
+    if config.http.behind_proxy && config.http.allowed_hosts.is_empty() {
+        return Err(Error::NoNames);
     }
     Ok((listener, config.host.clone(), local.port()))
 }

@@ -10,7 +10,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex,
+        Arc, LazyLock, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::Instant,
@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     app::Apps,
+    audit::{Audit, Line, What},
     caller::{self, Ancestor, Caller, DefaultSession, Door, Scope},
     config::{Config, Places},
     files::Workspaces,
@@ -30,6 +31,7 @@ use crate::{
     packages::Packages,
     probe::link::Probes,
     session::{self, Parts, Sessions, saved::Store},
+    web::visitors::Visit,
 };
 
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -44,6 +46,8 @@ pub enum Error {
     Outputs(#[from] output::Error),
     #[error("cannot open our own program `{}`", path.display())]
     Program { path: PathBuf, source: io::Error },
+    #[error("cannot write the audit record at `{}`", path.display())]
+    Audit { path: PathBuf, source: io::Error },
     #[error("cannot make directories below `{}`", path.display())]
     Store { path: PathBuf, source: io::Error },
 }
@@ -66,6 +70,7 @@ pub struct Daemon {
     pub journal: Journal,
     pub shutdown: CancellationToken,
     pub tasks: crate::mcp::tasks::Tasks,
+    pub audit: Arc<Audit>,
     owner: Arc<str>,
     started: Instant,
     neighbours: Mutex<Vec<Neighbour>>,
@@ -114,7 +119,11 @@ impl Daemon {
         let (limit, automatic) = (config.install_timeout, config.auto_install);
         let packages = Arc::new(Packages::new(places.venvs(), limit, automatic, opened.journal.clone()));
         let parts = Parts::new(&config, probes, opened.journal.clone(), outputs, store, (workspaces, packages));
-        let owner: Arc<str> = format!("uid-{}", rustix::process::getuid().as_raw()).into();
+        let audit_path = places.audit();
+        let audit = Audit::open(audit_path.clone(), config.audit);
+        let audit = audit.map_err(|source| Error::Audit { path: audit_path, source })?;
+        let owner: Arc<str> = caller::own_owner().into();
+        audit.record(Line { owner: Some(owner.to_string()), ..Line::new(What::DaemonStarted) });
         opened.journal.record(&owner, &"daemon".into(), EventKind::DaemonStarted { version: VERSION.to_owned() });
         let sessions = Sessions::new(parts);
         Ok(Arc::new(Self {
@@ -125,6 +134,7 @@ impl Daemon {
             journal: opened.journal,
             shutdown: CancellationToken::new(),
             tasks: crate::mcp::tasks::Tasks::default(),
+            audit,
             owner,
             started: Instant::now(),
             neighbours: Mutex::default(),
@@ -154,6 +164,18 @@ impl Daemon {
             max_sessions: self.config.max_sessions,
             machine: Machine::now(&self.places.data),
         }
+    }
+
+    /// What somebody may know of it who does not run it: nothing of others.
+    pub fn status_for(&self, caller: &Caller) -> DaemonStatus {
+        let status = self.status();
+        if caller.may(Scope::Admin) && *caller.owner == *self.owner {
+            return status;
+        }
+        let (pid, bridges, templates) = (0, 0, 0);
+        let (http, data, log) = (None, String::new(), String::new());
+        let sessions = self.sessions.list(caller).len();
+        DaemonStatus { pid, sessions, bridges, templates, http, data, log, ..status }
     }
 
     pub fn set_http(&self, address: String) {
@@ -233,25 +255,59 @@ impl Daemon {
             owner: self.owner.clone(),
             client,
             door: Door::Cli,
-            scopes: vec![Scope::Read, Scope::Run, Scope::Admin],
+            scopes: vec![Scope::Admin],
             cwd,
             env: Arc::new(env),
             default_session,
+            credential: None,
         })
     }
 
-    /// A caller that came in over HTTP with the owner's token.
-    pub fn http_caller(&self, client: &str, default_session: DefaultSession) -> Caller {
-        let (home, user) = home_and_user();
+    /// A caller that came in over TCP with a token.
+    pub fn visiting_caller(&self, visit: &Visit, client: &str, default_session: DefaultSession) -> Caller {
         Caller {
-            owner: self.owner.clone(),
+            owner: visit.token.owner.clone(),
             client: caller::client_name(client),
             door: Door::Http,
-            scopes: vec![Scope::Read, Scope::Run, Scope::Admin],
+            scopes: visit.token.scopes.clone(),
             cwd: None,
-            env: Arc::new(caller::plain_environment(&home, &user)),
+            env: Self::plain_env(),
             default_session,
+            credential: Some(visit.credential.clone()),
         }
+    }
+
+    /// The owner in a shell of which nothing else is known.
+    pub fn own_caller(&self) -> Caller {
+        Caller {
+            owner: self.owner.clone(),
+            client: "shell".to_owned(),
+            door: Door::Cli,
+            scopes: vec![Scope::Admin],
+            cwd: None,
+            env: Self::plain_env(),
+            default_session: DefaultSession::Main,
+            credential: None,
+        }
+    }
+
+    /// The environment of callers that bring none.
+    pub fn plain_env() -> Arc<std::collections::BTreeMap<String, String>> {
+        static ENV: LazyLock<Arc<std::collections::BTreeMap<String, String>>> = LazyLock::new(|| {
+            let (home, user) = home_and_user();
+            Arc::new(caller::plain_environment(&home, &user))
+        });
+        ENV.clone()
+    }
+
+    /// Whether a job, or its output, is this caller's. Its id begins with its session's handle.
+    pub async fn owns_job(&self, caller: &Caller, job: &str) -> bool {
+        if self.sessions.parts.jobs.get(&caller.owner, job).is_some() {
+            return true;
+        }
+        let Some((handle, _)) = job.split_once('-') else { return false };
+        self.sessions.find(caller, handle).is_ok()
+            || matches!(self.journal.opened(&caller.owner, handle).await, Ok(Some(event)) if *event.target == *handle)
     }
 
     /// Saves what is idle, flushes the journal and ends every session. The doors are closed by now.
@@ -267,6 +323,11 @@ impl Daemon {
         self.journal.record(&self.owner, &"daemon".into(), EventKind::DaemonStopped { reason: reason.to_owned() });
         if let Err(error) = self.journal.shutdown().await {
             tracing::warn!(%error, "the journal could not be closed");
+        }
+        self.audit.record(Line { reason: Some(reason.to_owned()), ..Line::new(What::DaemonStopped) });
+        let audit = self.audit.clone();
+        if tokio::task::spawn_blocking(move || audit.close()).await.is_err() {
+            tracing::warn!("the audit record could not be closed");
         }
     }
 }

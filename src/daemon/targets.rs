@@ -108,7 +108,8 @@ impl Daemon {
             }));
         };
         let session = async |name: &str| match purpose {
-            Purpose::Run | Purpose::Look => self.sessions.reach(caller, name).await,
+            Purpose::Run => self.sessions.reach(caller, name).await?.open_to(caller),
+            Purpose::Look => self.sessions.reach(caller, name).await,
             Purpose::AsItIs => self.sessions.find(caller, name),
         };
         match text.parse()? {
@@ -215,6 +216,14 @@ impl Daemon {
 }
 
 impl Target {
+    /// For somebody who is to change it: see `Session::open_to`. Apps are found only by those who may.
+    pub fn open_to(self, caller: &Caller) -> Result<Self, Error> {
+        match self {
+            Self::Session(session) => Ok(Self::Session(session.open_to(caller)?)),
+            Self::App(app) => Ok(Self::App(app)),
+        }
+    }
+
     /// As it is written back to callers.
     pub fn name(&self) -> String {
         match self {

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Cell, Entry, Error, Opened, Subject, everything, html, notebook, record::RESTORED, script};
-use crate::{journal::Journal, output::Outputs};
+use crate::{journal::Journal, mask::MARK, output::Outputs};
 
 /// Rich values that are put into one file.
 const MAX_DISPLAY_BYTES: usize = 32 << 20;
@@ -158,6 +158,14 @@ pub async fn export(journal: &Journal, outputs: &Outputs, subject: &Subject, for
              run without it"
                 .to_owned(),
         );
+    }
+    let is_masked = |entry: &Entry| matches!(entry, Entry::Cell(cell) if cell.code.contains(MARK));
+    let startup = subject.opened.as_ref().and_then(|opened| opened.startup.as_deref()).unwrap_or_default();
+    if entries.iter().any(is_masked) || startup.contains(MARK) {
+        notes.push(format!(
+            "values of things that are named like secrets are not kept: each stands as `{MARK}`; put them back, or read \
+             them from the environment, before running this"
+        ));
     }
     let transcript = Transcript {
         name: subject.name.clone(),

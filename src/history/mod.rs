@@ -20,6 +20,7 @@ pub use record::{Cell, Entry, Happening, Piece};
 use crate::{
     caller::{Caller, Scope},
     journal::{self, EventKind, Journal},
+    mask,
     session::{self, Sessions, State},
 };
 use record::Backwards;
@@ -116,7 +117,10 @@ pub async fn find(sessions: &Sessions, journal: &Journal, caller: &Caller, targe
                 opened: Some(Opened {
                     python: info.interpreter.version.clone(),
                     cwd: info.cwd.display().to_string(),
-                    startup: info.startup.clone(),
+                    startup: info
+                        .startup
+                        .as_deref()
+                        .map(|code| mask::masked(code, mask::Reading::Code).unwrap_or_else(|| code.to_owned())),
                 }),
                 is_open: true,
                 running: (status.state == State::Busy).then_some(status.cell),

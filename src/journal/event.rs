@@ -6,7 +6,10 @@ use std::{fmt::Write, sync::Arc};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::output::Stream;
+use crate::{
+    mask::{self, Reading},
+    output::Stream,
+};
 
 /// The longest code or output one event carries; the whole output is in the output file.
 pub const MAX_TEXT_BYTES: usize = 64 * 1024;
@@ -150,6 +153,27 @@ impl EventKind {
             EventKind::DaemonStarted { .. } => "daemon_started",
             EventKind::DaemonStopped { .. } => "daemon_stopped",
             EventKind::Gap { .. } => "gap",
+        }
+    }
+
+    /// Takes secrets out of every text that is not ours. Before it is cut: half a literal would not be known as one.
+    pub(super) fn mask(&mut self) {
+        match self {
+            EventKind::SessionOpened { startup: Some(code), .. } | EventKind::CellStarted { code, .. } => {
+                // What is cut off anyway is not worth reading; the margin is for a literal across the cut.
+                if code.len() > 2 * MAX_TEXT_BYTES {
+                    let cut = code.floor_char_boundary(2 * MAX_TEXT_BYTES);
+                    code.truncate(cut);
+                }
+                mask::mask(code, Reading::Code);
+            }
+            EventKind::Output { text, .. } => mask::mask(text, Reading::Text),
+            EventKind::CellEnded { result, error, traceback, .. } => {
+                for text in [result, error, traceback].into_iter().flatten() {
+                    mask::mask(text, Reading::Text);
+                }
+            }
+            _ => {}
         }
     }
 

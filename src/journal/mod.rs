@@ -206,10 +206,11 @@ impl Journal {
         Ok(Opened { journal: Journal { shared, requests }, writer, damaged })
     }
 
-    /// Records a change. Never blocks and, while the daemon is busy, wakes nobody but followers. Texts
-    /// over their bound are cut. Under overload output is dropped, and a gap event says how much.
+    /// Records a change. Never blocks and, while the daemon is busy, wakes nobody but followers. Secrets in texts are
+    /// masked, and texts over their bound are cut. Under overload output is dropped, and a gap event says how much.
     /// After shutdown it does nothing.
     pub fn record(&self, owner: &Arc<str>, target: &Arc<str>, mut kind: EventKind) {
+        kind.mask();
         kind.clip();
         let mut state = self.shared.lock();
         if state.live.is_none() {

@@ -41,6 +41,7 @@ impl Default for Options {
 /// The service to nest at `/mcp`. `make` is called for each legacy session and each stateless request.
 pub fn mcp_service<H>(
     make: impl Fn() -> H + Send + Sync + 'static,
+    sessions: Arc<LocalSessionManager>,
     options: Options,
 ) -> StreamableHttpService<H, LocalSessionManager>
 where
@@ -53,5 +54,5 @@ where
         .with_sse_keep_alive(Some(options.keep_alive))
         .with_max_request_body_bytes(MAX_BODY_BYTES)
         .with_cancellation_token(options.stop);
-    StreamableHttpService::new(move || Ok(make()), Arc::new(LocalSessionManager::default()), config)
+    StreamableHttpService::new(move || Ok(make()), sessions, config)
 }

@@ -24,6 +24,7 @@ use super::{
     tools::{self, Selection},
 };
 use crate::{
+    audit::Pending,
     caller::{Caller, DefaultSession, client_name},
     daemon::{
         Daemon, Holder, VERSION,
@@ -32,7 +33,9 @@ use crate::{
     files::{self, Content},
     history::{self, Format},
     output::Which,
+    rights,
     session::{Session, output_uri},
+    web::router::Entrance,
 };
 
 const INSTRUCTIONS: &str = "pylair runs Python in persistent sessions. execute(code) uses your default session, opened at \
@@ -72,6 +75,7 @@ pub struct Call<'a> {
     task: Arc<Mutex<Option<Task>>>,
     /// What the answer has to say besides its own.
     notes: Arc<Mutex<Vec<String>>>,
+    record: Arc<Mutex<Option<Pending>>>,
 }
 
 impl Call<'_> {
@@ -90,6 +94,13 @@ impl Call<'_> {
         self.context.ct.cancelled().await;
         if self.server.client_is_gone() {
             std::future::pending::<()>().await;
+        }
+    }
+
+    /// Code is about to run in a target.
+    pub fn begin(&self, target: &Target, code: &str) {
+        if let Some(record) = self.record.lock().expect("no panic while locked").as_mut() {
+            record.begin(&target.name(), code);
         }
     }
 
@@ -144,7 +155,7 @@ impl Server {
         }
     }
 
-    fn caller(&self, context: &RequestContext<RoleServer>) -> Caller {
+    fn caller(&self, context: &RequestContext<RoleServer>) -> Result<Caller, ErrorData> {
         let client = context.client_info().map(|info| client_name(&info.name));
         match &self.side {
             ClientSide::Stdio { caller, .. } => {
@@ -152,16 +163,48 @@ impl Server {
                 if let Some(client) = client {
                     caller.client = client;
                 }
-                caller
+                Ok(caller)
             }
             ClientSide::Http => {
                 let parts = context.extensions.get::<http::request::Parts>();
                 let session =
                     parts.and_then(|parts| parts.headers.get("mcp-session-id")).and_then(|id| id.to_str().ok());
                 let default = session.map_or(DefaultSession::Fresh, |id| DefaultSession::McpSession(id.to_owned()));
-                self.daemon.http_caller(client.as_deref().unwrap_or("http"), default)
+                // The router lets nobody come this far without.
+                let Some(Entrance::Tcp(visit)) = parts.and_then(|parts| parts.extensions.get::<Entrance>()) else {
+                    return Err(ErrorData::internal_error("nobody knows who asks", None));
+                };
+                Ok(self.daemon.visiting_caller(visit, client.as_deref().unwrap_or("http"), default))
             }
         }
+    }
+
+    fn reading_caller(&self, context: &RequestContext<RoleServer>) -> Result<Caller, ErrorData> {
+        self.caller_who_may(context, "get_history")
+    }
+
+    fn changing_caller(&self, context: &RequestContext<RoleServer>) -> Result<Caller, ErrorData> {
+        self.caller_who_may(context, "interrupt")
+    }
+
+    /// The caller of something that is no tool, if it could call the tool that does the same.
+    fn caller_who_may(&self, context: &RequestContext<RoleServer>, tool: &str) -> Result<Caller, ErrorData> {
+        let caller = self.caller(context)?;
+        rights::check(&caller, tool, &JsonObject::new()).map_err(|denied| {
+            self.daemon.audit.denied(&caller, tool, None, &denied.to_string());
+            ErrorData::invalid_request(format!("{denied}; {}", denied.hint()), None)
+        })?;
+        Ok(caller)
+    }
+
+    /// Whoever reads what was run needs the right to, and finds nobody else's.
+    async fn may_read_job(&self, caller: &Caller, job: &str) -> Result<(), ErrorData> {
+        if self.daemon.owns_job(caller, job).await {
+            return Ok(());
+        }
+        let error = crate::output::Error::Unknown { id: job.to_owned() };
+        let hint = error.hint().unwrap_or_default();
+        Err(ErrorData::resource_not_found(format!("{error}; {hint}"), None))
     }
 
     fn read_output(&self, uri: &str, job: &str, query: &str) -> Result<String, ErrorData> {
@@ -281,9 +324,12 @@ impl ServerHandler for Server {
     async fn list_tools(
         &self,
         _request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(tools::listed(&self.selection)))
+        let caller = self.caller(&context)?;
+        let mut listed = tools::listed(&self.selection);
+        listed.retain(|tool| rights::could_call(&caller, &tool.name));
+        Ok(ListToolsResult::with_all_items(listed))
     }
 
     async fn call_tool(
@@ -297,18 +343,35 @@ impl ServerHandler for Server {
             return Err(ErrorData::invalid_params(message, None));
         };
         let _hold = self.daemon.hold(Holder::Request);
+        let caller = self.caller(&context)?;
+        let arguments = request.arguments.unwrap_or_default();
+        let target = arguments.get("target").and_then(|target| target.as_str());
+        if let Err(denied) = rights::check(&caller, tool.name, &arguments) {
+            self.daemon.audit.denied(&caller, tool.name, target, &denied.to_string());
+            return Ok(tools::ToolError::from(denied).into_result().into());
+        }
+        let mut record = (!tool.only_reads()).then(|| self.daemon.audit.call(&caller, tool.name));
+        if let Some(record) = &mut record {
+            let pid = arguments.get("pid").map(|pid| format!("pid:{pid}"));
+            record.target(target.or(pid.as_deref()));
+        }
+        let record = Arc::new(Mutex::new(record));
         let (task, notes) = (Arc::new(Mutex::default()), Arc::new(Mutex::default()));
         let call = Call {
             daemon: &self.daemon,
-            caller: self.caller(&context),
+            caller,
             tool: tool.name,
-            arguments: request.arguments.unwrap_or_default(),
+            arguments,
             server: self,
             context,
             task: task.clone(),
+            record: record.clone(),
             notes: notes.clone(),
         };
         let told = (tool.function)(call).await;
+        if let Some(record) = record.lock().expect("no panic while locked").take() {
+            record.conclude(told.as_ref().err().map(|error| (error.kind, error.message.as_str())));
+        }
         let mut notes = std::mem::take(&mut *notes.lock().expect("no panic while locked"));
         let result = match told {
             Ok(mut result) => {
@@ -331,25 +394,28 @@ impl ServerHandler for Server {
     async fn get_task(
         &self,
         request: GetTaskParams,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<GetTaskResult, ErrorData> {
-        Ok(GetTaskResult::new(self.daemon.tasks.manager().get_task(&request.task_id)?))
+        let manager = self.daemon.tasks.of(&self.caller(&context)?.owner, &request.task_id)?;
+        Ok(GetTaskResult::new(manager.get_task(&request.task_id)?))
     }
 
     async fn update_task(
         &self,
         request: UpdateTaskParams,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.daemon.tasks.manager().update_task(&request.task_id, request.input_responses)
+        let caller = self.changing_caller(&context)?;
+        self.daemon.tasks.of(&caller.owner, &request.task_id)?.update_task(&request.task_id, request.input_responses)
     }
 
     async fn cancel_task(
         &self,
         request: CancelTaskParams,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.daemon.tasks.manager().cancel_task(&request.task_id)
+        let caller = self.changing_caller(&context)?;
+        self.daemon.tasks.of(&caller.owner, &request.task_id)?.cancel_task(&request.task_id)
     }
 
     async fn list_resources(
@@ -357,7 +423,7 @@ impl ServerHandler for Server {
         _request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let caller = self.caller(&context);
+        let caller = self.reading_caller(&context)?;
         let mut resources = Vec::new();
         for session in self.daemon.sessions.list(&caller) {
             let status = session.status();
@@ -404,14 +470,16 @@ impl ServerHandler for Server {
     ) -> Result<ReadResourceResponse, ErrorData> {
         let uri = request.uri;
         let (path, query) = uri.split_once('?').unwrap_or((&uri, ""));
-        let caller = self.caller(&context);
+        let caller = self.reading_caller(&context)?;
         if let Some(file) = path.strip_prefix("pylair://file/") {
             return Ok(ReadResourceResult::new(vec![self.read_file(&caller, &uri, file).await?]).into());
         }
         let (text, mime) = if let Some(job) = path.strip_prefix("pylair://output/") {
+            self.may_read_job(&caller, job).await?;
             (self.read_output(&uri, job, query)?, "text/plain")
         } else if let Some((job, index)) = path.strip_prefix("pylair://display/").and_then(|path| path.split_once('/'))
         {
+            self.may_read_job(&caller, job).await?;
             let contents = self.read_display(path, job, index).await?;
             return Ok(ReadResourceResult::new(vec![contents]).into());
         } else if let Some(target) = path.strip_prefix("pylair://history/") {

@@ -10,6 +10,7 @@ use std::{
 };
 
 use rmcp::{
+    ErrorData,
     model::{CallToolResult, Task},
     task_manager::{TaskExit, TaskManager, TaskOptions},
 };
@@ -26,8 +27,14 @@ const MAX_TASKS: usize = 1000;
 #[derive(Default)]
 pub struct Tasks {
     manager: TaskManager,
-    /// When the ones that may still be kept were made, oldest first.
-    made: Mutex<VecDeque<Instant>>,
+    /// The ones that may still be kept, oldest first.
+    made: Mutex<VecDeque<Made>>,
+}
+
+struct Made {
+    at: Instant,
+    task: String,
+    owner: Arc<str>,
 }
 
 impl fmt::Debug for Tasks {
@@ -37,8 +44,13 @@ impl fmt::Debug for Tasks {
 }
 
 impl Tasks {
-    pub fn manager(&self) -> &TaskManager {
-        &self.manager
+    /// What keeps a task, if it is this owner's. The id of anybody else's is as unknown as one that never was.
+    pub fn of(&self, owner: &str, task: &str) -> Result<&TaskManager, ErrorData> {
+        let made = self.made.lock().expect("no panic while locked");
+        if made.iter().any(|made| made.task == task && *made.owner == *owner) {
+            return Ok(&self.manager);
+        }
+        Err(ErrorData::invalid_params(format!("unknown task: {task}"), None))
     }
 
     /// Makes a running job a task. `tell` renders it once it has ended; cancelling the task interrupts the cell.
@@ -55,16 +67,16 @@ impl Tasks {
         {
             let mut made = self.made.lock().expect("no panic while locked");
             // One that ran to the end of its time is kept for as long again.
-            made.retain(|made| made.elapsed() < 2 * KEPT);
+            made.retain(|made| made.at.elapsed() < 2 * KEPT);
             if made.len() >= MAX_TASKS {
                 return None;
             }
-            made.push_back(Instant::now());
         }
+        let owner = job.owner.clone();
         let kept = u64::try_from(KEPT.as_millis()).unwrap_or(u64::MAX);
         let message = format!("cell {} of {} is running as job {}", job.cell, job.session, job.id);
         let options = TaskOptions::new().with_ttl_ms(kept).with_poll_interval_ms(POLL_MS).with_status_message(message);
-        Some(self.manager.spawn(options, move |context| {
+        let task = self.manager.spawn(options, move |context| {
             Box::pin(async move {
                 tokio::select! {
                     execution = job.ended() => {
@@ -79,6 +91,9 @@ impl Tasks {
                     }
                 }
             })
-        }))
+        });
+        let made = Made { at: Instant::now(), task: task.task_id.clone(), owner };
+        self.made.lock().expect("no panic while locked").push_back(made);
+        Some(task)
     }
 }

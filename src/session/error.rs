@@ -158,7 +158,9 @@ impl Error {
             Self::NotADirectory(_) => "pass an existing directory as `cwd`".to_owned(),
             Self::BadArgument(_) => "see the tool's schema".to_owned(),
             Self::Ambiguous { .. } => "name one with -t, or set PYLAIR_SESSION".to_owned(),
-            Self::NotAllowed(_) => "use a token with more rights".to_owned(),
+            Self::NotAllowed(_) => {
+                "use a token with more scopes, such as `admin`; `pylair token add` makes one".to_owned()
+            }
             Self::Startup(raised) => format!("the session was not opened; fix this:\n{}", raised.traceback.trim_end()),
             Self::Python(error) => error.hint().to_owned(),
             Self::Packages(error) => error.hint(),

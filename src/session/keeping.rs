@@ -9,7 +9,13 @@ use super::{
     saved::{Definition, Pending, Restored, Saved},
     task,
 };
-use crate::{caller::Caller, journal::EventKind, keeper::confine, probe::wire::Op, regular};
+use crate::{
+    caller::{Caller, Scope},
+    journal::EventKind,
+    keeper::confine,
+    probe::wire::Op,
+    regular,
+};
 
 /// How long pickling everything may take before it is interrupted.
 const SAVE_TIMEOUT: Duration = Duration::from_mins(2);
@@ -218,6 +224,7 @@ impl Sessions {
     async fn close_now(&self, caller: &Caller, target: &str, forget: bool) -> Result<String, Error> {
         match self.find(caller, target) {
             Ok(session) => {
+                let session = session.open_to(caller)?;
                 session.keep_files(session.info.definition.keep && !forget);
                 self.end(&session, "somebody closed it").await;
                 self.put_away(&session, forget).await;
@@ -225,6 +232,9 @@ impl Sessions {
             }
             Err(error) => match self.stopped(caller, target) {
                 Some(definition) if forget => {
+                    if !caller.may(Scope::Run) {
+                        return Err(Error::NotAllowed("close sessions"));
+                    }
                     self.forget_stopped(&definition.handle);
                     self.parts.store.forget(&definition.handle);
                     let directory = self.parts.workspaces.find(&definition.handle);
@@ -261,10 +271,11 @@ impl Sessions {
     pub async fn save(&self, session: &Session) -> Result<SaveReport, Error> {
         let id = save_id(session);
         let store = self.parts.store.clone();
-        let path = store.save(&id).ok_or_else(|| Error::BadName(id.clone()))?;
+        let owner = session.info.owner.clone();
+        let path = store.save(&owner, &id).ok_or_else(|| Error::BadName(id.clone()))?;
         let pending = Pending::new(&path).map_err(Error::Store)?;
         let saved = session.save_to(&pending, SAVE_TIMEOUT).await?;
-        let kept = tokio::task::spawn_blocking(move || pending.keep().map(|()| store.trim())).await;
+        let kept = tokio::task::spawn_blocking(move || pending.keep().map(|()| store.trim(&owner))).await;
         let removed = kept.map_err(|_| Error::Gone)?.map_err(Error::Store)?;
         let mut notes = Vec::new();
         if !removed.is_empty() {
@@ -274,22 +285,22 @@ impl Sessions {
     }
 
     /// The file that `restore` names: a save's id, or the newest save of a session's name.
-    pub(super) fn save_named(&self, restore: &str) -> Result<std::path::PathBuf, Error> {
+    pub(super) fn save_named(&self, owner: &str, restore: &str) -> Result<std::path::PathBuf, Error> {
         let store = &self.parts.store;
-        let saves = store.saves();
+        let saves = store.saves(owner);
         let of_session = |id: &&String| {
             let name = id.rsplitn(3, '-').nth(2);
             name == Some(restore)
         };
         let id = saves.iter().find(|id| *id == restore).or_else(|| saves.iter().find(of_session));
-        id.and_then(|id| store.save(id))
+        id.and_then(|id| store.save(owner, id))
             .ok_or_else(|| Error::NoSave { restore: restore.to_owned(), known: saves.clone() })
     }
 
     /// A new process, into which what can be saved of the old one's variables is restored.
     pub async fn restart_keeping(&self, session: &Session) -> Result<Vec<String>, Error> {
         let id = save_id(session);
-        let path = self.parts.store.save(&id).ok_or_else(|| Error::BadName(id.clone()))?;
+        let path = self.parts.store.save(&session.info.owner, &id).ok_or_else(|| Error::BadName(id.clone()))?;
         let pending = Pending::new(&path).map_err(Error::Store)?;
         session.save_to(&pending, SAVE_TIMEOUT).await?;
         let file = pending.descriptor().map_err(Error::Store)?;

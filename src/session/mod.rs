@@ -39,7 +39,7 @@ pub use sessions::Sessions;
 pub(crate) use sessions::new_handle;
 
 use crate::{
-    caller::DefaultSession,
+    caller::{Caller, DefaultSession, Scope},
     config::{Checkpoints, Config},
     files::{Workspace, Workspaces},
     journal::Journal,
@@ -402,6 +402,17 @@ impl Session {
         client: &str,
     ) -> Result<Arc<Job>, Error> {
         self.run(Work::Code { code, path: None }, timeout, on_timeout, client).await
+    }
+
+    /// The session, for somebody who is to run code in it or change it: outside of a sandbox that needs more rights than inside.
+    pub fn open_to(self, caller: &Caller) -> Result<Self, Error> {
+        if !caller.may(Scope::Run) {
+            return Err(Error::NotAllowed("change sessions"));
+        }
+        if !self.info.profile.is_confined() && !caller.may(Scope::Admin) {
+            return Err(Error::NotAllowed("change a session without a sandbox"));
+        }
+        Ok(self)
     }
 
     /// Starts a cell of any kind and returns its job at once.

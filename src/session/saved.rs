@@ -16,7 +16,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::regular;
+use crate::{caller::own_owner, regular};
 
 /// The newest saves that are kept.
 const MAX_SAVES: usize = 50;
@@ -191,14 +191,26 @@ impl Store {
         self.sessions.join(format!("{handle}.{SUFFIX}"))
     }
 
-    /// The file of a save; `None` if the id is not one of ours.
-    pub fn save(&self, id: &str) -> Option<PathBuf> {
-        is_id(id).then(|| self.saves.join(format!("{id}.{SUFFIX}")))
+    /// The file of a save; `None` if the id is not one of ours. Blocks a moment for somebody's first save.
+    pub fn save(&self, owner: &str, id: &str) -> Option<PathBuf> {
+        let directory = self.saves_of(owner)?;
+        let _already = fs::DirBuilder::new().mode(0o700).create(&directory);
+        is_id(id).then(|| directory.join(format!("{id}.{SUFFIX}")))
     }
 
-    /// Ids of all saves, newest first.
-    pub fn saves(&self) -> Vec<String> {
-        let mut saves: Vec<_> = fs::read_dir(&self.saves)
+    /// Saves are the owner's own, and those of others have a directory each.
+    fn saves_of(&self, owner: &str) -> Option<PathBuf> {
+        if owner == own_owner() {
+            return Some(self.saves.clone());
+        }
+        is_id(owner).then(|| self.saves.join(format!("@{owner}")))
+    }
+
+    /// Ids of all saves of somebody, newest first.
+    pub fn saves(&self, owner: &str) -> Vec<String> {
+        let mut saves: Vec<_> = self
+            .saves_of(owner)
+            .and_then(|directory| fs::read_dir(directory).ok())
             .into_iter()
             .flatten()
             .flatten()
@@ -214,10 +226,11 @@ impl Store {
     }
 
     /// Removes the oldest saves over the limit. Returns their ids.
-    pub fn trim(&self) -> Vec<String> {
-        let old = self.saves().split_off(self.saves().len().min(MAX_SAVES));
+    pub fn trim(&self, owner: &str) -> Vec<String> {
+        let mut saves = self.saves(owner);
+        let old = saves.split_off(saves.len().min(MAX_SAVES));
         for id in &old {
-            if let Some(path) = self.save(id) {
+            if let Some(path) = self.save(owner, id) {
                 let _gone = fs::remove_file(path);
             }
         }
@@ -298,9 +311,12 @@ mod tests {
     fn names_that_would_lead_elsewhere_are_no_saves() {
         let directory = std::env::temp_dir().join(format!("pylair-saved-{}", std::process::id()));
         let store = Store::open(&directory).unwrap();
-        assert!(store.save("main-1").is_some());
+        let own = own_owner();
+        assert!(store.save(&own, "main-1").is_some());
+        assert_eq!(store.save("alice", "main-1"), Some(directory.join("saves/@alice/main-1.save")));
+        assert_eq!(store.save("../alice", "main-1"), None);
         for id in ["", "../x", "/etc/passwd", ".hidden", "a/b", "a\0b"] {
-            assert_eq!(store.save(id), None, "{id:?}");
+            assert_eq!(store.save(&own, id), None, "{id:?}");
         }
         fs::remove_dir_all(directory).unwrap();
     }

@@ -122,7 +122,7 @@ impl Sessions {
             return Err(Error::NotAllowed("run code"));
         }
         if let Some(target) = target {
-            return self.reach(caller, target).await;
+            return self.reach(caller, target).await?.open_to(caller);
         }
         if caller.default_session == DefaultSession::Fresh {
             return self.open(caller, OpenOptions::default()).await;
@@ -130,7 +130,7 @@ impl Sessions {
         if caller.default_session == DefaultSession::Main
             && let Ok(session) = self.reach(caller, "main").await
         {
-            return Ok(session);
+            return session.open_to(caller);
         }
         let slot = self.default_slot(caller);
         let mut slot = slot.lock().await;
@@ -138,7 +138,7 @@ impl Sessions {
         if let Some(handle) = &*slot
             && let Some(session) = self.registry.lock().expect("no panic while locked").open.get(handle)
         {
-            return Ok(session.clone());
+            return session.clone().open_to(caller);
         }
         let before = self.stopped_default(caller).await;
         let session = if let Ok(Some(session)) = before {
@@ -193,10 +193,7 @@ impl Sessions {
         if !caller.may(Scope::Run) {
             return Err(Error::NotAllowed("open sessions"));
         }
-        let profile: Profile = match &options.sandbox {
-            Some(sandbox) => sandbox.parse().map_err(|error| Error::BadArgument(format!("{error}")))?,
-            None => Profile::Open,
-        };
+        let profile = profile_for(caller, options.sandbox.as_deref())?;
         let again = opening.again.as_ref();
         let handle: Arc<str> = again.map_or_else(new_handle, |definition| definition.handle.clone()).into();
         let (cwd, own) = self.place_for(caller, options.cwd.as_ref(), profile, &handle).await?;
@@ -207,19 +204,22 @@ impl Sessions {
             return Err(Error::BadArgument(format!("`{module}` in `preload` is not the name of a module")));
         }
         let save = match &options.restore {
-            Some(restore) => Some(self.save_named(restore)?),
+            Some(restore) => Some(self.save_named(&caller.owner, restore)?),
             None => None,
         };
         // What the caller's environment holds is none of a confined session's business.
-        let lookup = caller.env.iter().chain(&options.env).map(|(name, value)| (name.clone(), value.clone())).collect();
+        let added = caller.may(Scope::Admin).then_some(&options.env).into_iter().flatten();
+        let lookup = caller.env.iter().chain(added).map(|(name, value)| (name.clone(), value.clone())).collect();
         let mut env =
             if profile.is_confined() { caller::plain_environment("/tmp", "pylair") } else { (*caller.env).clone() };
         env.extend(options.env.clone());
         check_environment(&env)?;
+        // Interpreters are looked for and asked outside of any sandbox: only whoever may do without one says where.
+        let search = if caller.may(Scope::Admin) { &env } else { &*caller.env };
         let interpreter = self
             .parts
             .interpreters
-            .resolve(options.python.as_deref(), self.parts.python.as_deref(), &cwd, &env)
+            .resolve(options.python.as_deref(), self.parts.python.as_deref(), &cwd, search)
             .await?;
         let base = self.base_of(&interpreter, &cwd, &lookup).await;
         let name: Arc<str> = match options.name {
@@ -299,7 +299,7 @@ impl Sessions {
         if !caller.may(Scope::Run) {
             return Err(Error::NotAllowed("open sessions"));
         }
-        let original = self.reach(caller, target).await?;
+        let original = self.reach(caller, target).await?.open_to(caller)?;
         let name = name.unwrap_or_else(|| self.unused_name(caller, &format!("{}-branch", original.info.name)));
         let name: Arc<str> = name.into();
         let reservation = self.reserve(caller, &name)?;
@@ -540,6 +540,19 @@ async fn close_idle(sessions: Weak<Sessions>) {
             sessions.put_away(&session, false).await;
         }
     }
+}
+
+/// The profile a caller names, else the usual one: without a sandbox only for whoever may do without.
+fn profile_for(caller: &Caller, sandbox: Option<&str>) -> Result<Profile, Error> {
+    let profile: Profile = match sandbox {
+        Some(sandbox) => sandbox.parse().map_err(|error| Error::BadArgument(format!("{error}")))?,
+        None if caller.may(Scope::Admin) => Profile::Open,
+        None => Profile::Sealed,
+    };
+    if !profile.is_confined() && !caller.may(Scope::Admin) {
+        return Err(Error::NotAllowed("open sessions without a sandbox"));
+    }
+    Ok(profile)
 }
 
 fn check_environment(env: &BTreeMap<String, String>) -> Result<(), Error> {

@@ -15,9 +15,10 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::router::Entrance;
+use super::{door::MAX_BODY_BYTES, router::Entrance, visitors::Visit};
 use crate::{
-    caller::{Caller, DefaultSession, Door, client_name},
+    audit::Pending,
+    caller::{Caller, DefaultSession, Scope, client_name},
     config::seconds,
     daemon::{
         Daemon, Holder,
@@ -27,10 +28,10 @@ use crate::{
     history::{self, Format},
     output::{Stream, Which},
     probe::wire::Op,
+    rights,
     session::{self, Job, Report},
 };
 
-const MAX_BODY_BYTES: usize = 72 << 20;
 const PAGE_BYTES: usize = 1 << 20;
 
 pub fn router(daemon: Arc<Daemon>) -> Router {
@@ -50,6 +51,11 @@ pub fn router(daemon: Arc<Daemon>) -> Router {
         .route("/api/stop", post(stop))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(daemon)
+}
+
+/// What only the command line asks.
+pub fn local_router(daemon: Arc<Daemon>) -> Router {
+    Router::new().route("/api/audit/head", get(audit_head)).with_state(daemon)
 }
 
 /// A failed request as JSON: the same three fields as an MCP error.
@@ -78,6 +84,13 @@ impl From<session::Error> for ApiError {
             _ => StatusCode::UNPROCESSABLE_ENTITY,
         };
         Self(status, Failure { kind: error.kind().to_owned(), message: error.message(), hint: error.hint() })
+    }
+}
+
+impl From<rights::Denied> for ApiError {
+    fn from(denied: rights::Denied) -> Self {
+        let (kind, message) = (rights::Denied::KIND.to_owned(), denied.to_string());
+        Self(StatusCode::FORBIDDEN, Failure { kind, message, hint: denied.hint() })
     }
 }
 
@@ -156,23 +169,54 @@ pub struct Origin {
 pub(super) async fn caller(daemon: &Arc<Daemon>, entrance: Entrance, from: Origin) -> Result<Caller, ApiError> {
     match entrance {
         Entrance::Unix(peer) => Ok(daemon.caller_of_process(peer.pid, from.cwd, from.env.unwrap_or_default()).await?),
-        Entrance::Tcp => {
-            let mut caller = daemon.http_caller("http", DefaultSession::Main);
-            caller.cwd = from.cwd;
-            Ok(caller)
-        }
+        Entrance::Tcp(visit) => Ok(visitor(daemon, &visit, from)),
     }
 }
 
 /// The caller of a request that needs no default session, so that it does not matter if two clients are equally near.
 pub(super) async fn caller_with_target(daemon: &Arc<Daemon>, entrance: Entrance, from: Origin) -> Caller {
-    let (cwd, env) = (from.cwd.clone(), from.env.clone().unwrap_or_default());
-    caller(daemon, entrance, from).await.unwrap_or_else(|_| Caller {
-        door: Door::Cli,
-        cwd,
-        env: Arc::new(env),
-        ..daemon.http_caller("shell", DefaultSession::Main)
+    match entrance {
+        Entrance::Unix(peer) => {
+            let (cwd, env) = (from.cwd, from.env.unwrap_or_default());
+            let near = daemon.caller_of_process(peer.pid, cwd.clone(), env.clone()).await;
+            near.unwrap_or_else(|_| Caller { cwd, env: Arc::new(env), ..daemon.own_caller() })
+        }
+        Entrance::Tcp(visit) => visitor(daemon, &visit, from),
+    }
+}
+
+/// Where somebody from elsewhere says to be counts only if all files are open to him anyway.
+fn visitor(daemon: &Daemon, visit: &Visit, from: Origin) -> Caller {
+    let mut caller = daemon.visiting_caller(visit, "http", DefaultSession::Main);
+    caller.cwd = from.cwd.filter(|_| caller.may(Scope::Admin));
+    caller
+}
+
+/// Whether the arguments of a request ask for more than its caller may.
+fn permit(daemon: &Daemon, caller: &Caller, tool: &str, body: &[u8]) -> Result<(), ApiError> {
+    if caller.may(Scope::Admin) {
+        return Ok(());
+    }
+    let arguments: serde_json::Map<_, _> = parse(body)?;
+    rights::check(caller, tool, &arguments).map_err(|denied| {
+        let target = arguments.get("target").and_then(|target| target.as_str());
+        daemon.audit.denied(caller, tool, target, &denied.to_string());
+        denied.into()
     })
+}
+
+/// Writes down how something that was asked for has ended.
+pub(super) fn conclude<T>(
+    mut record: Pending,
+    target: Option<&str>,
+    result: Result<T, targets::Error>,
+) -> Result<T, targets::Error> {
+    record.target(target);
+    match &result {
+        Ok(_) => record.conclude(None),
+        Err(error) => record.conclude(Some((error.kind(), &error.message()))),
+    }
+    result
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -198,14 +242,15 @@ enum Line {
 async fn execute(
     State(daemon): State<Arc<Daemon>>,
     Extension(entrance): Extension<Entrance>,
-    body: Bytes,
+    raw: Bytes,
 ) -> Result<Response, ApiError> {
-    let body: ExecuteBody = parse(&body)?;
+    let body: ExecuteBody = parse(&raw)?;
     let client = body.from.client.as_deref().map(client_name);
     let caller = match &body.target {
         Some(_) => caller_with_target(&daemon, entrance, body.from).await,
         None => caller(&daemon, entrance, body.from).await?,
     };
+    permit(&daemon, &caller, "execute", &raw)?;
     let timeout = match body.timeout_s {
         Some(value) => {
             let bad = || ApiError::bad(format!("timeout_s is {value}"), "pass a number of seconds, 0 for none");
@@ -213,17 +258,30 @@ async fn execute(
         }
         None => daemon.config.timeout,
     };
-    let target = daemon.target(&caller, body.target.as_deref(), Purpose::Run).await?;
-    let notes = target.take_notes();
-    let work = session::Work::Code { code: body.code, path: None };
-    let client = client.as_deref().unwrap_or(&caller.client);
-    let job = target.run((&caller, client), work, timeout, session::OnTimeout::default()).await?;
+    let mut record = daemon.audit.call(&caller, "execute");
+    let begun = async {
+        let target = daemon.target(&caller, body.target.as_deref(), Purpose::Run).await?;
+        record.begin(&target.name(), &body.code);
+        let notes = target.take_notes();
+        let work = session::Work::Code { code: body.code, path: None };
+        let client = client.as_deref().unwrap_or(&caller.client);
+        let job = target.run((&caller, client), work, timeout, session::OnTimeout::default()).await?;
+        Ok::<_, targets::Error>((job, notes))
+    };
+    let (job, notes) = match begun.await {
+        Ok(begun) => begun,
+        Err(error) => {
+            record.conclude(Some((error.kind(), &error.message())));
+            return Err(error.into());
+        }
+    };
     let max_chars = body.max_chars.unwrap_or(daemon.config.max_chars);
     let (lines, receiver) = mpsc::channel(16);
     let hold = daemon.hold(Holder::Request);
     tokio::spawn(async move {
         // A reader that goes away leaves the job behind; nothing else depends on this task.
         let _unheard = stream(&job, notes, max_chars, lines).await;
+        record.end(job.execution().map_or("running", |execution| execution.outcome.as_str()), None);
         drop(hold);
     });
     let body = Body::from_stream(ReceiverStream::new(receiver).map(Ok::<_, Infallible>));
@@ -312,7 +370,13 @@ async fn interrupt(
         }
         (None, None) => return Err(ApiError::bad("neither target nor job was given", "name a session or a job")),
     };
-    Ok(Json(target.interrupt(body.job.as_deref()).await?).into_response())
+    let record = daemon.audit.call(&caller, "interrupt");
+    let name = target.name();
+    let interrupted = match target.open_to(&caller) {
+        Ok(target) => target.interrupt(body.job.as_deref()).await,
+        Err(error) => Err(error),
+    };
+    Ok(Json(conclude(record, Some(&name), interrupted)?).into_response())
 }
 
 async fn sessions(State(daemon): State<Arc<Daemon>>, Extension(entrance): Extension<Entrance>) -> Response {
@@ -329,7 +393,7 @@ async fn apps(State(daemon): State<Arc<Daemon>>, Extension(entrance): Extension<
 async fn open(
     State(daemon): State<Arc<Daemon>>,
     Extension(entrance): Extension<Entrance>,
-    body: Bytes,
+    raw: Bytes,
 ) -> Result<Response, ApiError> {
     #[derive(Deserialize)]
     struct OpenRequest {
@@ -338,9 +402,14 @@ async fn open(
         #[serde(default)]
         from: Origin,
     }
-    let body: OpenRequest = parse(&body)?;
+    let body: OpenRequest = parse(&raw)?;
     let caller = caller_with_target(&daemon, entrance, body.from).await;
-    Ok(Json(daemon.sessions.open(&caller, body.options).await?.status()).into_response())
+    permit(&daemon, &caller, "open_session", &raw)?;
+    let record = daemon.audit.call(&caller, "open_session");
+    let name = body.options.name.clone();
+    let opened =
+        conclude(record, name.as_deref(), daemon.sessions.open(&caller, body.options).await.map_err(Into::into))?;
+    Ok(Json(opened.status()).into_response())
 }
 
 async fn close(
@@ -351,7 +420,8 @@ async fn close(
     let body: TargetBody = parse(&body)?;
     let caller = caller_with_target(&daemon, entrance, body.from).await;
     let target = body.target.ok_or_else(|| ApiError::bad("no target was given", "name a session"))?;
-    let closed = daemon.close_target(&caller, &target, body.forget).await?;
+    let record = daemon.audit.call(&caller, "close_session");
+    let closed = conclude(record, Some(&target), daemon.close_target(&caller, &target, body.forget).await)?;
     Ok(Json(serde_json::json!({"closed": closed})).into_response())
 }
 
@@ -501,9 +571,14 @@ struct OutputQuery {
 
 async fn output(
     State(daemon): State<Arc<Daemon>>,
+    Extension(entrance): Extension<Entrance>,
     Path(job): Path<String>,
     Query(query): Query<OutputQuery>,
 ) -> Result<Response, ApiError> {
+    let caller = caller_with_target(&daemon, entrance, Origin::default()).await;
+    if !daemon.owns_job(&caller, &job).await {
+        return Err(session::Error::from(crate::output::Error::Unknown { id: job }).into());
+    }
     let limit = query.limit.unwrap_or(PAGE_BYTES).min(PAGE_BYTES);
     let which = query.stream.map_or(Which::Merged, Which::Only);
     let outputs = daemon.sessions.parts.outputs.clone();
@@ -515,12 +590,23 @@ async fn output(
     Ok(Json(serde_json::json!({"text": text, "next": page.next, "total_bytes": page.info.total_bytes})).into_response())
 }
 
-async fn status(State(daemon): State<Arc<Daemon>>) -> Response {
-    Json(daemon.status()).into_response()
+async fn status(State(daemon): State<Arc<Daemon>>, Extension(entrance): Extension<Entrance>) -> Response {
+    let caller = caller_with_target(&daemon, entrance, Origin::default()).await;
+    Json(daemon.status_for(&caller)).into_response()
+}
+
+/// Where the audit record is, for `pylair audit --verify`.
+async fn audit_head(State(daemon): State<Arc<Daemon>>) -> Response {
+    let audit = daemon.audit.clone();
+    // It waits until what was recorded is written.
+    let head = tokio::task::spawn_blocking(move || audit.head()).await.ok().flatten();
+    Json(head).into_response()
 }
 
 /// The doors let a request that is under way end before they close, this one too.
-async fn stop(State(daemon): State<Arc<Daemon>>) -> Response {
+async fn stop(State(daemon): State<Arc<Daemon>>, Extension(entrance): Extension<Entrance>) -> Response {
+    let caller = caller_with_target(&daemon, entrance, Origin::default()).await;
+    daemon.audit.call(&caller, "stop").conclude(None);
     let status = daemon.status();
     daemon.shutdown.cancel();
     Json(status).into_response()

@@ -29,7 +29,7 @@ use super::{
     router::Entrance,
 };
 use crate::{
-    caller::{Caller, DefaultSession},
+    caller::Caller,
     daemon::{Daemon, Holder, targets::Purpose},
     files::{Download, Error, MAX_UPLOAD_BYTES, Staged, UPLOADS, Workspace, Written, encode_path},
     session::Session,
@@ -149,7 +149,7 @@ async fn receive_form(
         }
         let batch = match &mut batch {
             Some(batch) => batch,
-            None => batch.insert(Batch::to(daemon, entrance, query.target.as_deref()).await?),
+            None => batch.insert(Batch::to(daemon, entrance.clone(), query.target.as_deref()).await?),
         };
         let directory = query.path.as_deref().filter(|path| !path.is_empty()).unwrap_or(UPLOADS);
         batch.begin(format!("{}/{}", directory.trim_end_matches('/'), plain_name(&name)?)).await?;
@@ -194,7 +194,9 @@ impl Batch {
     /// For this session, or the default one.
     async fn to(daemon: &Arc<Daemon>, entrance: Entrance, target: Option<&str>) -> Result<Self, ApiError> {
         let caller = caller(daemon, entrance, target.is_some()).await?;
-        let session = daemon.session(&caller, target, Purpose::Run, "a file").await?;
+        let record = daemon.audit.call(&caller, "upload");
+        let session = daemon.session(&caller, target, Purpose::Run, "a file").await;
+        let session = api::conclude(record, target, session)?;
         Ok(Self { session, staged: Vec::new(), buffer: Vec::new() })
     }
 
@@ -326,7 +328,7 @@ async fn caller(daemon: &Arc<Daemon>, entrance: Entrance, names_target: bool) ->
         api::caller(daemon, entrance, Origin::default()).await?
     };
     if caller.env.is_empty() {
-        caller.env = daemon.http_caller("http", DefaultSession::Main).env;
+        caller.env = Daemon::plain_env();
     }
     Ok(caller)
 }

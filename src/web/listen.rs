@@ -1,35 +1,48 @@
-//! The TCP door's connections: so many at once, and each has to say what it wants in time. Called by `daemon::lifecycle`; the Unix door
-//! is for our own user and has no such limits.
+//! The TCP door's connections, plain or with TLS: so many at once, and each has to say what it wants in time. Called by
+//! `daemon::lifecycle`; the Unix door is for our own user and has no such limits.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::Router;
-use hyper::server::conn::http1;
+use hyper::{
+    Request,
+    body::Incoming,
+    server::conn::http1,
+    service::{Service, service_fn},
+};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
     sync::Semaphore,
 };
+use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::router::Remote;
+
+/// What hyper holds of a head and of a body at once.
+const MAX_BUFFER_BYTES: usize = 64 << 10;
+const MAX_HEADERS: usize = 100;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     pub connections: usize,
-    /// How long a request's head may take, and how long a connection may be idle.
+    /// How long a handshake or a request's head may take, and how long a connection may be idle.
     pub head: Duration,
 }
 
-impl Default for Limits {
-    fn default() -> Self {
-        Self { connections: 256, head: Duration::from_secs(10) }
-    }
-}
-
 /// Serves until told to stop, then until open requests have ended.
-pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stop: CancellationToken) {
+pub async fn serve(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    router: Router,
+    limits: Limits,
+    stop: CancellationToken,
+) {
     let room = Arc::new(Semaphore::new(limits.connections));
     let connections = TaskTracker::new();
     loop {
@@ -40,8 +53,8 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stop: 
             next = next => next,
         };
         match accepted {
-            Ok((stream, _)) => {
-                let connection = converse(stream, router.clone(), limits, stop.clone());
+            Ok((stream, peer)) => {
+                let connection = welcome((stream, peer), tls.clone(), router.clone(), limits, stop.clone());
                 connections.spawn(async move {
                     connection.await;
                     drop(permit);
@@ -58,14 +71,39 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stop: 
     connections.wait().await;
 }
 
-async fn converse(stream: TcpStream, router: Router, limits: Limits, stop: CancellationToken) {
+async fn welcome(
+    (stream, peer): (TcpStream, SocketAddr),
+    tls: Option<TlsAcceptor>,
+    router: Router,
+    limits: Limits,
+    stop: CancellationToken,
+) {
     // Answers are small and somebody waits for each.
     let _slower = stream.set_nodelay(true);
+    let Some(tls) = tls else { return converse(stream, peer, router, limits, stop).await };
+    match tokio::time::timeout(limits.head, tls.accept(stream)).await {
+        Ok(Ok(stream)) => converse(stream, peer, router, limits, stop).await,
+        Ok(Err(error)) => tracing::debug!(%error, %peer, "a TLS handshake failed"),
+        Err(_) => tracing::debug!(%peer, "a TLS handshake took too long"),
+    }
+}
+
+async fn converse<S>(stream: S, peer: SocketAddr, router: Router, limits: Limits, stop: CancellationToken)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(Remote(peer));
+        router.call(request)
+    });
     let mut connection = std::pin::pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(limits.head)
-            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+            .max_buf_size(MAX_BUFFER_BYTES)
+            .max_headers(MAX_HEADERS)
+            .serve_connection(TokioIo::new(stream), service)
     );
     let ended = tokio::select! {
         ended = &mut connection => ended,
@@ -92,7 +130,7 @@ mod tests {
         let stop = CancellationToken::new();
         let router = Router::new().route("/", axum::routing::get(|| async { "here" }));
         let limits = Limits { connections: 1, head: Duration::from_millis(100) };
-        let serving = tokio::spawn(serve(listener, router, limits, stop.clone()));
+        let serving = tokio::spawn(serve(listener, None, router, limits, stop.clone()));
         let mut slow = TcpStream::connect(address).await.unwrap();
         slow.write_all(b"GET / HT").await.unwrap();
         let mut next = TcpStream::connect(address).await.unwrap();

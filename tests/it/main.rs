@@ -9,6 +9,7 @@ mod support;
 
 mod apps;
 mod attach;
+mod audit;
 mod bridge;
 mod care;
 mod checkpoint;
@@ -16,6 +17,7 @@ mod commands;
 mod daemon;
 mod death;
 mod displays;
+mod doors;
 mod exec;
 mod execute;
 mod faults;

@@ -48,7 +48,7 @@ pub async fn get_status(call: Call<'_>) -> Result<CallToolResult, ToolError> {
                 (Err(error), None) => return Err(error.into()),
             }
         }
-        None => Status { daemon: Some(call.daemon.status()), ..Status::default() },
+        None => Status { daemon: Some(call.daemon.status_for(&call.caller)), ..Status::default() },
     };
     Ok(render::data(&status, None))
 }

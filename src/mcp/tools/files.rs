@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{ToolError, parse};
 use crate::{
-    caller::Scope,
     daemon::targets::Purpose,
     files::{Content, DEFAULT_DEPTH, DEFAULT_PAGE_BYTES, Entry, Error, ListOptions, MAX_PAGE_BYTES, Page, Written},
     mcp::{render, server::Call},
@@ -148,9 +147,6 @@ pub struct DeleteArgs {
 
 pub async fn delete(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: DeleteArgs = parse(&call)?;
-    if !call.caller.may(Scope::Run) {
-        return Err(session::Error::NotAllowed("delete files").into());
-    }
-    let session = call.session(args.target.as_deref(), Purpose::Look).await?;
+    let session = call.session(args.target.as_deref(), Purpose::Look).await?.open_to(&call.caller)?;
     Ok(render::data(&session.workspace().delete(&args.path).await?, None))
 }

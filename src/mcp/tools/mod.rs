@@ -22,7 +22,7 @@ use schemars::{
 use serde::de::DeserializeOwned;
 
 use super::{render, server::Call};
-use crate::{caller::Door, daemon::targets, files as core_files, session as core};
+use crate::{caller::Door, daemon::targets, files as core_files, rights, session as core};
 
 /// A group of tools that can be chosen with `--tools`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -124,6 +124,12 @@ pub struct Tool {
     pub function: Function,
 }
 
+impl Tool {
+    pub fn only_reads(&self) -> bool {
+        self.effect == Effect::Reads
+    }
+}
+
 /// Why a tool could not do what was asked; becomes an `isError` result.
 #[derive(Debug)]
 pub struct ToolError {
@@ -147,6 +153,12 @@ impl From<targets::Error> for ToolError {
 impl From<crate::app::Error> for ToolError {
     fn from(error: crate::app::Error) -> Self {
         targets::Error::App(error).into()
+    }
+}
+
+impl From<rights::Denied> for ToolError {
+    fn from(denied: rights::Denied) -> Self {
+        Self { kind: rights::Denied::KIND, message: denied.to_string(), hint: denied.hint() }
     }
 }
 
@@ -622,6 +634,7 @@ fn takes(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::caller::Scope;
 
     #[test]
     fn readonly_leaves_only_tools_that_read() {
@@ -634,6 +647,15 @@ mod tests {
             assert!(find(name, &selection).is_none(), "{name}");
         }
         assert!(selection.is_readonly_for_files());
+    }
+
+    #[test]
+    fn every_tool_says_what_it_needs_and_only_what_changes_nothing_needs_read() {
+        for tool in TABLE {
+            let scope = rights::of_tool(tool.name).unwrap_or_else(|| panic!("{} is missing in rights.rs", tool.name));
+            assert!(scope != Scope::Read || tool.only_reads(), "{} changes something", tool.name);
+            assert!(scope != Scope::Run || !tool.only_reads(), "{} changes nothing", tool.name);
+        }
     }
 
     #[test]

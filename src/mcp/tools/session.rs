@@ -61,6 +61,7 @@ pub async fn execute(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     };
     let max_chars = args.max_chars.unwrap_or(config.max_chars).clamp(200, MAX_CHARS);
     let target = call.target(args.target.as_deref(), Purpose::Run).await?;
+    call.begin(&target, &args.code);
     let work = Work::Code { code: args.code, path: None };
     let from = (&call.caller, call.caller.client.as_str());
     let job = target.run(from, work, timeout, args.on_timeout.unwrap_or_default()).await?;
@@ -103,6 +104,10 @@ async fn run(
         Some(timeout) => Some(timeout).filter(|timeout| !timeout.is_zero()),
         None => config.timeout,
     };
+    match &work {
+        Work::Code { code, .. } => call.begin(target, code),
+        Work::File { name, args, .. } => call.begin(target, &format!("run_file {name} {}", args.join(" "))),
+    }
     let from = (&call.caller, call.caller.client.as_str());
     let job = target.run(from, work, timeout, OnTimeout::default()).await?;
     wait_and_report(call, target, &job, wait, config.max_chars, OutputForm::default()).await
@@ -227,6 +232,7 @@ pub async fn get_job(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     }
     let target = call.daemon.target_of_job(&call.caller, &job)?;
     if args.cancel == Some(true) {
+        let target = target.clone().open_to(&call.caller)?;
         call.note(target.interrupt(Some(&job.id)).await?.notes);
     }
     wait_and_report(&call, &target, &job, wait, max_chars, form).await
@@ -362,7 +368,7 @@ pub struct InterruptArgs {
 
 pub async fn interrupt(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: InterruptArgs = parse(&call)?;
-    let target = call.target(Some(&args.target), Purpose::AsItIs).await?;
+    let target = call.target(Some(&args.target), Purpose::AsItIs).await?.open_to(&call.caller)?;
     Ok(render::data(&target.interrupt(None).await?, None))
 }
 
@@ -475,7 +481,7 @@ pub async fn close(call: Call<'_>) -> Result<CallToolResult, ToolError> {
 
 pub async fn save(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: TargetArgs = parse(&call)?;
-    let session = call.session(Some(&args.target), Purpose::AsItIs).await?;
+    let session = call.session(Some(&args.target), Purpose::AsItIs).await?.open_to(&call.caller)?;
     Ok(render::data(&call.daemon.sessions.save(&session).await?, None))
 }
 

@@ -72,7 +72,7 @@ async fn process_of(call: &Call<'_>, named: &str) -> Result<(i32, Option<App>), 
         // Any process of the user's will do. It need not be a target, so it takes more than looking at one.
         (Err(targets::Error::App(crate::app::Error::NotAnApp { .. })), Ok(Reference::Process(pid))) => {
             let is_watched_only = call.is_readonly() && call.caller.door == Door::Http;
-            if call.caller.may(Scope::Run) && !is_watched_only {
+            if call.caller.may(Scope::Admin) && !is_watched_only {
                 return Ok((pid, None));
             }
             Err(session::Error::NotAllowed("look into processes that are no targets").into())

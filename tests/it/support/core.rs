@@ -83,6 +83,7 @@ impl Core {
             cwd: Some(home.work()),
             env: Arc::new(home.env.clone()),
             default_session: DefaultSession::Main,
+            credential: None,
         };
         Self { daemon, caller, home }
     }

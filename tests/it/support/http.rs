@@ -56,14 +56,18 @@ impl Server {
 
     /// The handshake of a legacy client; returns its session id.
     pub fn initialize(&self) -> String {
+        self.initialize_as(&self.token)
+    }
+
+    pub fn initialize_as(&self, token: &str) -> String {
         let message = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
             "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "web", "version": "1"},
         }});
-        let response = self.post(&message).send();
+        let response = self.post(&message).with_token(token).send();
         assert_eq!(response.status, 200, "{response:?}");
         let id = response.header("mcp-session-id").expect("a legacy session has an id").to_owned();
         let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
-        let accepted = self.post(&ready).header("Mcp-Session-Id", &id).send();
+        let accepted = self.post(&ready).with_token(token).header("Mcp-Session-Id", &id).send();
         assert_eq!(accepted.status, 202, "{accepted:?}");
         id
     }
@@ -129,6 +133,12 @@ impl Request {
         stream
     }
 
+    /// With another token than the owner's own.
+    #[must_use]
+    pub fn with_token(self, token: &str) -> Self {
+        self.header("Authorization", &format!("Bearer {token}"))
+    }
+
     pub fn send(self) -> Response {
         let mut stream = self.open();
         let mut answer = String::new();
@@ -146,6 +156,10 @@ impl Response {
             .lines()
             .filter_map(|line| line.split_once(": "))
             .find_map(|(known, value)| known.eq_ignore_ascii_case(name).then_some(value))
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error} in {self:?}"))
     }
 
     /// The JSON-RPC answer, from a stream of events or from a plain body.

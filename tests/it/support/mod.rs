@@ -16,7 +16,7 @@ pub use app::AppProcess;
 pub use client::{Client, read_messages, text_of};
 pub use core::{Core, TestSession, on_each_python, on_newest_python, report, with_settings};
 pub use home::Home;
-pub use http::{Request, Server};
+pub use http::{Request, Response, Server};
 pub use process::{Watched, kill, parent_of};
 pub use python::{newest_python, python2, pythons};
 pub use terminal::Terminal;

@@ -1,0 +1,264 @@
+//! Which scope a call needs: the one place that decides, asked by every door before anything is done.
+//!
+//! What a call names is judged here; what it turns out to mean (the profile of the session it reaches) the core judges again,
+//! with `Session::open_to` and in `Sessions::open`. What is not in these tables needs `admin`.
+
+use serde_json::{Map, Value};
+
+use crate::caller::{Caller, Door, Scope};
+
+/// Why a call is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("this caller may not {what}")]
+pub struct Denied {
+    pub what: &'static str,
+    pub needs: Scope,
+}
+
+impl Denied {
+    pub const KIND: &str = "not_allowed";
+
+    pub fn hint(&self) -> String {
+        let scope = self.needs.name();
+        format!(
+            "it needs the scope `{scope}`; whoever runs this server makes tokens with `pylair token add NAME --scope {scope}`"
+        )
+    }
+}
+
+/// Tools by the least they need, and what they do in the words of a refusal.
+const TOOLS: &[(Scope, &str, &[&str])] = &[
+    (
+        Scope::Read,
+        "look at sessions",
+        &[
+            "complete_code",
+            "dump_stacks",
+            "export_session",
+            "get_history",
+            "get_status",
+            "inspect",
+            "list_files",
+            "list_targets",
+            "read_docs",
+            "read_file",
+            "read_source",
+        ],
+    ),
+    (
+        Scope::Run,
+        "run code or change sessions",
+        &[
+            "branch_session",
+            "call",
+            "close_session",
+            "delete_file",
+            "execute",
+            "get_job",
+            "install_packages",
+            "interrupt",
+            "open_session",
+            "restart_session",
+            "run_file",
+            "save_session",
+            "set_variable",
+            "undo",
+            "write_file",
+        ],
+    ),
+    (
+        Scope::Tests,
+        "run tests or work on failures",
+        &[
+            "analyze_failures",
+            "debug_failure",
+            "get_failure",
+            "list_failures",
+            "record_failure",
+            "run_tests",
+            "write_debug_prompt",
+        ],
+    ),
+    (Scope::Admin, "reach processes outside of pylair", &["attach", "read_logs", "screenshot"]),
+];
+
+/// Routes of the HTTP door by the tool that does the same. `/mcp` judges each call by itself.
+const ROUTES: &[(&str, &str, &str)] = &[
+    ("GET", "/api/status", "get_status"),
+    ("POST", "/api/execute", "execute"),
+    ("POST", "/api/interrupt", "interrupt"),
+    ("GET", "/api/sessions", "list_targets"),
+    ("POST", "/api/sessions", "open_session"),
+    ("POST", "/api/sessions/close", "close_session"),
+    ("POST", "/api/sessions/find", "execute"),
+    ("GET", "/api/output/", "get_history"),
+    ("GET", "/api/history", "get_history"),
+    ("GET", "/api/export", "export_session"),
+    ("GET", "/api/events", "get_history"),
+    ("POST", "/api/complete", "complete_code"),
+    ("POST", "/files/upload", "write_file"),
+    ("GET", "/files/download/", "read_file"),
+];
+
+/// The least a tool needs, whatever its arguments; none for one that nobody has thought about.
+pub fn of_tool(tool: &str) -> Option<Scope> {
+    TOOLS.iter().find(|(_, _, tools)| tools.contains(&tool)).map(|(scope, _, _)| *scope)
+}
+
+/// Whether a caller could call a tool at all: what it is shown.
+pub fn could_call(caller: &Caller, tool: &str) -> bool {
+    is_at_home(caller) || caller.may(of_tool(tool).unwrap_or(Scope::Admin))
+}
+
+/// Whoever came with a token is judged here. The local sockets are the owner's own, for whom `--readonly` is a choice of tools.
+fn is_at_home(caller: &Caller) -> bool {
+    caller.may(Scope::Admin) || caller.door != Door::Http
+}
+
+/// The scope that this call needs, and for what.
+pub fn required(tool: &str, arguments: &Map<String, Value>) -> Denied {
+    let text = |name: &str| arguments.get(name).and_then(Value::as_str);
+    let given = |name: &str| arguments.get(name).is_some_and(|value| !is_nothing(value));
+    let admin = |what| Denied { what, needs: Scope::Admin };
+    let Some((scope, what, _)) = TOOLS.iter().find(|(_, _, tools)| tools.contains(&tool)) else {
+        return admin("do that");
+    };
+    if text("target").is_some_and(is_outside) || given("pid") {
+        return admin("reach processes outside of pylair");
+    }
+    match tool {
+        "open_session" => {
+            let from_cwd = arguments.get("from").and_then(|from| from.get("cwd"));
+            if text("sandbox") == Some("open") {
+                return admin("open sessions without a sandbox");
+            }
+            if given("launcher") {
+                return admin("start sessions with a launcher");
+            }
+            // The interpreter is asked what it is, and preloads are imported, before anything is confined.
+            if text("python").is_some_and(|python| !is_plain_python(python)) {
+                return admin("choose an interpreter by its path; name a version, such as 3.12");
+            }
+            if given("cwd") || from_cwd.is_some_and(|cwd| !is_nothing(cwd)) {
+                return admin("choose the directory of a session");
+            }
+            if given("preload") {
+                return admin("preload modules");
+            }
+            let shapes_start =
+                |name: &String| ["PYTHON", "LD_", "GLIBC_"].iter().any(|prefix| name.starts_with(prefix));
+            if arguments.get("env").and_then(Value::as_object).is_some_and(|env| env.keys().any(shapes_start)) {
+                return admin("set environment variables that change how an interpreter starts");
+            }
+        }
+        "run_tests" if text("sandbox").is_none_or(|sandbox| sandbox == "open") => {
+            return admin("run tests without a sandbox");
+        }
+        _ => {}
+    }
+    Denied { what, needs: *scope }
+}
+
+/// Lets a call pass, or says what is missing.
+pub fn check(caller: &Caller, tool: &str, arguments: &Map<String, Value>) -> Result<(), Denied> {
+    if is_at_home(caller) {
+        return Ok(());
+    }
+    let required = required(tool, arguments);
+    if caller.may(required.needs) { Ok(()) } else { Err(required) }
+}
+
+/// The tool that a route stands for.
+pub fn route(method: &str, path: &str) -> Option<&'static str> {
+    let is_meant = |known: &str| known == path || (known.ends_with('/') && path.starts_with(known));
+    ROUTES.iter().find(|(verb, known, _)| *verb == method && is_meant(known)).map(|(_, _, tool)| *tool)
+}
+
+/// A target that is no session.
+fn is_outside(target: &str) -> bool {
+    ["app:", "pid:"].iter().any(|kind| target.trim().starts_with(kind))
+}
+
+/// A version or the name of a command that is an interpreter, as opposed to a path.
+fn is_plain_python(python: &str) -> bool {
+    let rest = python.strip_prefix("python").unwrap_or(python);
+    rest.chars().all(|c| c.is_ascii_digit() || c == '.') && rest != "." && rest != ".."
+}
+
+fn is_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn needs(tool: &str, arguments: &Value) -> Scope {
+        required(tool, arguments.as_object().unwrap()).needs
+    }
+
+    #[test]
+    fn what_leaves_the_sandbox_needs_admin() {
+        for (tool, arguments) in [
+            ("open_session", json!({"sandbox": "open"})),
+            ("open_session", json!({"launcher": "ssh host"})),
+            ("open_session", json!({"python": "/tmp/evil"})),
+            ("open_session", json!({"python": "../x"})),
+            ("open_session", json!({"python": "evil"})),
+            ("open_session", json!({"python": ".."})),
+            ("open_session", json!({"cwd": "/home/me"})),
+            ("open_session", json!({"from": {"cwd": "/home/me"}})),
+            ("open_session", json!({"preload": ["numpy"]})),
+            ("open_session", json!({"env": {"PYTHONPATH": "/x"}})),
+            ("open_session", json!({"env": {"LD_PRELOAD": "/x.so"}})),
+            ("execute", json!({"code": "1", "target": "app:web"})),
+            ("inspect", json!({"target": " app:web@1"})),
+            ("dump_stacks", json!({"target": "pid:1"})),
+            ("attach", json!({"pid": 1})),
+            ("run_tests", json!({})),
+            ("run_tests", json!({"sandbox": "open"})),
+            ("a tool nobody has thought about", json!({})),
+        ] {
+            assert_eq!(needs(tool, &arguments), Scope::Admin, "{tool} {arguments}");
+        }
+    }
+
+    #[test]
+    fn what_stays_inside_needs_what_its_tool_needs() {
+        for (tool, arguments, scope) in [
+            ("open_session", json!({}), Scope::Run),
+            (
+                "open_session",
+                json!({"sandbox": "sealed", "python": "3.12", "env": {"A": "b"}, "cwd": null}),
+                Scope::Run,
+            ),
+            ("open_session", json!({"python": "python3.11", "preload": []}), Scope::Run),
+            ("execute", json!({"code": "1", "target": "session:main"}), Scope::Run),
+            ("inspect", json!({"path": "x"}), Scope::Read),
+            ("dump_stacks", json!({"target": "main"}), Scope::Read),
+            ("run_tests", json!({"sandbox": "sealed"}), Scope::Tests),
+            ("list_failures", json!({}), Scope::Tests),
+        ] {
+            assert_eq!(needs(tool, &arguments), scope, "{tool} {arguments}");
+        }
+    }
+
+    #[test]
+    fn routes_stand_for_tools_and_unknown_ones_for_none() {
+        assert_eq!(route("GET", "/api/output/abc-1"), Some("get_history"));
+        assert_eq!(route("GET", "/api/sessions"), Some("list_targets"));
+        assert_eq!(route("POST", "/api/sessions"), Some("open_session"));
+        assert_eq!(route("POST", "/api/stop"), None);
+        assert_eq!(route("GET", "/api/statusx"), None);
+        for (_, _, tool) in ROUTES {
+            assert!(of_tool(tool).is_some(), "{tool}");
+        }
+    }
+}

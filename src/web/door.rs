@@ -1,0 +1,467 @@
+//! The TCP door: who is let in, by Host, Origin and token, and how much may come in. `router` puts it in front of everything but
+//! `/health`; what a call may do is settled in `rights`.
+
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use axum::{
+    body::{Body, Bytes, HttpBody},
+    extract::{Request, State},
+    http::{HeaderMap, HeaderValue, Method, StatusCode, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use futures::{Stream, StreamExt};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::{
+    api::Failure,
+    router::{Entrance, Remote},
+    visitors::{Token, Visit, Visitors},
+};
+use crate::{
+    audit::{Audit, Line, What},
+    caller::{Caller, Credential, DefaultSession},
+    config::HttpSettings,
+    daemon::Daemon,
+    mcp::tools::Selection,
+    rights,
+};
+
+/// Longer than any honest head; hyper refuses what is much longer before we see it.
+const MAX_HEAD_BYTES: usize = 32 << 10;
+/// Bodies up to the longest code we take, escapes included. Uploads have a limit of their own.
+pub const MAX_BODY_BYTES: usize = 72 << 20;
+/// After a while a body has to come faster than this, in bytes a second.
+const SLOWEST_BODY: u64 = 1024;
+/// The longest error that is put into our shape.
+const MAX_ERROR_BYTES: usize = 4096;
+
+/// What the TCP door was opened with.
+#[derive(Debug)]
+pub struct Door {
+    daemon: Arc<Daemon>,
+    pub visitors: Visitors,
+    pub allowed_hosts: Arc<[String]>,
+    pub allowed_origins: Arc<[String]>,
+    settings: HttpSettings,
+    readonly: bool,
+    readonly_files: bool,
+}
+
+/// Where the door is.
+#[derive(Debug, Clone, Copy)]
+pub struct Address<'a> {
+    pub host: &'a str,
+    pub port: u16,
+    pub is_tls: bool,
+}
+
+/// A request that is not let in.
+#[derive(Debug)]
+struct Refusal {
+    status: StatusCode,
+    kind: &'static str,
+    message: String,
+    hint: String,
+    retry: Option<Duration>,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, kind: &'static str, message: &str, hint: &str) -> Self {
+        Self { status, kind, message: message.to_owned(), hint: hint.to_owned(), retry: None }
+    }
+
+    fn too_many(message: &str, retry: Duration) -> Self {
+        let hint = "wait as long as Retry-After says, and send fewer at once";
+        Self { retry: Some(retry), ..Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", message, hint) }
+    }
+}
+
+impl From<rights::Denied> for Refusal {
+    fn from(denied: rights::Denied) -> Self {
+        Self::new(StatusCode::FORBIDDEN, rights::Denied::KIND, &denied.to_string(), &denied.hint())
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let failure = Failure { kind: self.kind.to_owned(), message: self.message, hint: self.hint };
+        let mut response = (self.status, axum::Json(failure)).into_response();
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(retry) = self.retry {
+            let seconds = retry.as_secs() + u64::from(retry.subsec_nanos() > 0);
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
+        }
+        response
+    }
+}
+
+impl Door {
+    pub fn new(daemon: &Arc<Daemon>, address: Address, selection: &Selection) -> Self {
+        let settings = daemon.config.http.clone();
+        let (allowed_hosts, allowed_origins) = names(address, &settings.allowed_hosts);
+        Self {
+            daemon: daemon.clone(),
+            visitors: Visitors::new(&daemon.places, &settings),
+            allowed_hosts,
+            allowed_origins,
+            settings,
+            readonly: selection.is_readonly(),
+            readonly_files: selection.is_readonly_for_files(),
+        }
+    }
+
+    /// Reads the tokens again if they have changed, and writes down how.
+    fn refresh(&self) {
+        let Some(changes) = self.visitors.refresh() else { return };
+        let named = |what, names: Vec<String>| {
+            for name in names {
+                self.daemon.audit.record(Line { token: Some(name), ..Line::new(what) });
+            }
+        };
+        named(What::TokenRevoked, changes.revoked);
+        named(What::TokenAdded, changes.added);
+    }
+
+    /// The visit, if this request is let in.
+    fn admit(&self, request: &Request) -> Result<Visit, Refusal> {
+        let headers = request.headers();
+        let remote = request.extensions().get::<Remote>().map(|Remote(address)| *address);
+        let head = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>();
+        if head + request.uri().path().len() + request.uri().query().map_or(0, str::len) > MAX_HEAD_BYTES {
+            let message = "the head of this request is too long";
+            return Err(Refusal::new(
+                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+                "too_large",
+                message,
+                "send fewer or shorter headers",
+            ));
+        }
+        let peer = peer(remote.map(|address| address.to_string()), headers, self.settings.behind_proxy);
+        let address = remote.map_or(IpAddr::from([0, 0, 0, 0]), |remote| remote.ip());
+        check_names(headers, &self.allowed_hosts, &self.allowed_origins).inspect_err(|refusal| {
+            // So many a minute are enough to know of.
+            if self.visitors.failed(address).is_none() {
+                denied(&self.daemon.audit, request, &peer, &refusal.message);
+            }
+        })?;
+        self.refresh();
+        let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let given = given.and_then(|value| value.strip_prefix("Bearer "));
+        // A good token is let in however many bad ones came from the same address: otherwise anybody near could lock its owner out.
+        let Some(token) = given.and_then(|given| self.visitors.find(given)) else {
+            if let Some(wait) = self.visitors.failed(address) {
+                return Err(Refusal::too_many("too many requests without a good token came from this address", wait));
+            }
+            let message = if given.is_some() { "this token opens nothing here" } else { "no token was sent" };
+            denied(&self.daemon.audit, request, &peer, message);
+            return Err(Refusal::new(
+                StatusCode::UNAUTHORIZED,
+                "unauthorized",
+                message,
+                "send `Authorization: Bearer TOKEN`; the owner's token is in the file `data/token`, `pylair token add` makes others",
+            ));
+        };
+        let credential = Arc::new(Credential { token: token.name.clone(), peer });
+        Ok(Visit { token, credential })
+    }
+
+    /// What this visitor may not do here, whatever the request says.
+    fn judge(&self, visit: &Visit, method: &Method, path: &str) -> Result<(), Box<(Refusal, Caller)>> {
+        let caller = || self.daemon.visiting_caller(visit, "http", DefaultSession::Main);
+        // Whatever changes something is a POST; `/mcp` chooses its tools itself.
+        let is_refused =
+            (self.readonly && path.starts_with("/api/")) || (self.readonly_files && path.starts_with("/files/"));
+        if is_refused && method != Method::GET {
+            let refusal = Refusal::new(
+                StatusCode::FORBIDDEN,
+                rights::Denied::KIND,
+                "this server was started to serve only what changes nothing",
+                "start it without --readonly and with the toolset `run`, or `files` for those",
+            );
+            return Err(Box::new((refusal, caller())));
+        }
+        if path == "/mcp" || path.starts_with("/mcp/") {
+            return Ok(());
+        }
+        let caller = caller();
+        let tool = rights::route(method.as_str(), path).unwrap_or("this route");
+        rights::check(&caller, tool, &serde_json::Map::new()).map_err(|denied| Box::new((denied.into(), caller)))
+    }
+
+    /// Room for this request, to be held until its answer is sent.
+    fn make_room(&self, token: &Token, is_stream: bool) -> Result<[OwnedSemaphorePermit; 2], Refusal> {
+        if let Some(wait) = token.too_fast(self.settings.rate) {
+            return Err(Refusal::too_many("this token sends too many requests", wait));
+        }
+        let (own, all) = if is_stream {
+            (&token.streams, &self.visitors.streams)
+        } else {
+            (&token.requests, &self.visitors.requests)
+        };
+        let take = |room: &Arc<Semaphore>, message| {
+            room.clone().try_acquire_owned().map_err(|_| Refusal::too_many(message, Duration::from_secs(1)))
+        };
+        Ok([
+            take(own, "this token has as many requests or streams open as it may")?,
+            take(all, "as many requests or streams are open as this server takes")?,
+        ])
+    }
+}
+
+/// Every request that comes in over TCP passes here.
+pub async fn check(State(door): State<Arc<Door>>, mut request: Request, next: Next) -> Response {
+    let visit = match door.admit(&request) {
+        Ok(visit) => visit,
+        Err(refusal) => return refusal.into_response(),
+    };
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    if let Err(judged) = door.judge(&visit, &method, &path) {
+        let (refusal, caller) = *judged;
+        door.daemon.audit.denied(&caller, &format!("{method} {path}"), None, &refusal.message);
+        return refusal.into_response();
+    }
+    let is_stream = method == Method::GET && (path.starts_with("/mcp") || path == "/api/events");
+    let room = match door.make_room(&visit.token, is_stream) {
+        Ok(room) => room,
+        Err(refusal) => return refusal.into_response(),
+    };
+    let length = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    if length.is_some_and(|length: u64| length > MAX_BODY_BYTES as u64) && !path.starts_with("/files/") {
+        let message = format!("the body has {} bytes, over the limit of {MAX_BODY_BYTES}", length.unwrap_or_default());
+        return Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", &message, "send less, or upload a file")
+            .into_response();
+    }
+    let is_slow = Arc::new(AtomicBool::new(false));
+    request = request.map(|body| in_time(body, door.settings.body_timeout, is_slow.clone()));
+    let token = visit.token.clone();
+    request.extensions_mut().insert(Entrance::Tcp(visit));
+    let response = next.run(request).await;
+    if is_slow.load(Ordering::Relaxed) {
+        let message = "the body of this request did not come in time";
+        return Refusal::new(StatusCode::REQUEST_TIMEOUT, "too_slow", message, "send it again").into_response();
+    }
+    response.map(|body| while_welcome(body, &token, room))
+}
+
+/// Why Host or Origin are not served here, if they are not.
+fn check_names(headers: &HeaderMap, hosts: &[String], origins: &[String]) -> Result<(), Refusal> {
+    // Two of them: whoever is in between may have looked at the other one.
+    let twice = |name| headers.get_all(name).iter().count() > 1;
+    if [header::HOST, header::ORIGIN, header::AUTHORIZATION].into_iter().any(twice) {
+        let message = "Host, Origin and Authorization may be sent once";
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, "bad_argument", message, "leave out the second"));
+    }
+    let text = |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or("?"));
+    let forbidden = |message, hint| Err(Refusal::new(StatusCode::FORBIDDEN, rights::Denied::KIND, message, hint));
+    if !text(header::HOST).is_some_and(|host| hosts.iter().any(|ours| ours == host)) {
+        return forbidden(
+            "this Host is not served here",
+            "use the address that `pylair serve` prints, or start it with --allowed-host",
+        );
+    }
+    if let Some(origin) = text(header::ORIGIN)
+        && !origins.iter().any(|ours| ours == origin)
+    {
+        return forbidden("this Origin is not served here", "no page but this server's own may ask");
+    }
+    Ok(())
+}
+
+/// Which Host and Origin values are ours: loopback names with our port, the address we listen on, and what was allowed.
+fn names(address: Address, allowed: &[String]) -> (Arc<[String]>, Arc<[String]>) {
+    let mut names = vec!["127.0.0.1".to_owned(), "localhost".to_owned(), "[::1]".to_owned()];
+    let is_any = address.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified());
+    if !is_any && !names.iter().any(|name| name == address.host) {
+        names.push(address.host.to_owned());
+    }
+    let own = if address.is_tls { "https" } else { "http" };
+    let mut hosts: Vec<_> = names.iter().map(|name| format!("{name}:{}", address.port)).collect();
+    let mut origins: Vec<_> = hosts.iter().map(|host| format!("{own}://{host}")).collect();
+    for name in allowed {
+        // Without a port it is the usual one, which clients leave out, or ours.
+        let has_port = name.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let mut spellings = vec![name.clone()];
+        if !has_port {
+            spellings.extend([format!("{name}:443"), format!("{name}:{}", address.port)]);
+        }
+        origins.extend(spellings.iter().map(|name| format!("https://{name}")));
+        hosts.extend(spellings);
+    }
+    (hosts.into(), origins.into())
+}
+
+/// Who asks, for records: the other end, and behind a proxy whom that says it asks for.
+fn peer(remote: Option<String>, headers: &HeaderMap, behind_proxy: bool) -> String {
+    let remote = remote.unwrap_or_else(|| "unknown".to_owned());
+    let forwarded = headers.get("x-forwarded-for").filter(|_| behind_proxy).and_then(|value| value.to_str().ok());
+    match forwarded {
+        Some(forwarded) => format!("{} by {remote}", crate::plain::one_line(forwarded, 100)),
+        None => remote,
+    }
+}
+
+fn denied(audit: &Audit, request: &Request, peer: &str, reason: &str) {
+    audit.record(Line {
+        door: Some("http".to_owned()),
+        peer: Some(peer.to_owned()),
+        action: Some(format!("{} {}", request.method(), request.uri().path())),
+        reason: Some(reason.to_owned()),
+        ..Line::new(What::Denied)
+    });
+}
+
+/// A body that may not stop coming for long.
+fn in_time(body: Body, limit: Duration, is_slow: Arc<AtomicBool>) -> Body {
+    if body.is_end_stream() {
+        return body;
+    }
+    let started = Instant::now();
+    let chunks = body.into_data_stream();
+    let stream = futures::stream::unfold((chunks, 0_u64, false), move |(mut chunks, bytes, is_over)| {
+        let is_slow = is_slow.clone();
+        async move {
+            if is_over {
+                return None;
+            }
+            let too_slow = || {
+                is_slow.store(true, Ordering::Relaxed);
+                Err(axum::Error::new(std::io::Error::from(std::io::ErrorKind::TimedOut)))
+            };
+            let Ok(next) = tokio::time::timeout(limit, chunks.next()).await else {
+                return Some((too_slow(), (chunks, bytes, true)));
+            };
+            let bytes = bytes + next.as_ref().and_then(|next| next.as_ref().ok()).map_or(0, |chunk| chunk.len() as u64);
+            let late = started.elapsed().saturating_sub(limit).as_secs();
+            if bytes < late * SLOWEST_BODY {
+                return Some((too_slow(), (chunks, bytes, true)));
+            }
+            next.map(|next: Result<Bytes, axum::Error>| (next, (chunks, bytes, false)))
+        }
+    });
+    Body::from_stream(stream)
+}
+
+/// An answer that ends when its token does, and gives its room back when it is over.
+fn while_welcome(body: Body, token: &Token, room: [OwnedSemaphorePermit; 2]) -> Body {
+    // What is whole already is as good as sent.
+    if body.size_hint().exact().is_some() {
+        return body;
+    }
+    let over = token.revoked.clone().cancelled_owned();
+    let expires = token.expires.map(|expires| {
+        let left = expires.duration_since(jiff::Timestamp::now());
+        tokio::time::sleep(left.unsigned_abs().min(Duration::from_hours(24 * 365)))
+    });
+    let welcome_ends = async move {
+        match expires {
+            Some(expires) => tokio::select! { () = over => {}, () = expires => {} },
+            None => over.await,
+        }
+    };
+    let chunks = Box::pin(body.into_data_stream().take_until(Box::pin(welcome_ends)));
+    Body::from_stream(Holding { chunks, _room: room })
+}
+
+struct Holding<S> {
+    chunks: S,
+    _room: [OwnedSemaphorePermit; 2],
+}
+
+impl<S: Stream + Unpin> Stream for Holding<S> {
+    type Item = S::Item;
+
+    fn poll_next(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<S::Item>> {
+        self.chunks.poll_next_unpin(context)
+    }
+}
+
+/// There is nothing at this address.
+pub async fn not_found() -> Response {
+    let hint = "the addresses are /mcp, /api/… and /files/…";
+    Refusal::new(StatusCode::NOT_FOUND, "not_found", "there is nothing here", hint).into_response()
+}
+
+/// Errors that the framework makes say the same three things as ours.
+pub async fn in_our_shape(request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    let status = response.status();
+    let is_json =
+        response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/"));
+    if !(status.is_client_error() || status.is_server_error()) || is_json {
+        return response;
+    }
+    let (parts, body) = response.into_parts();
+    let text = axum::body::to_bytes(body, MAX_ERROR_BYTES).await.unwrap_or_default();
+    let (kind, hint) = match status {
+        StatusCode::METHOD_NOT_ALLOWED => ("bad_argument", "use another method"),
+        StatusCode::PAYLOAD_TOO_LARGE => ("too_large", "send less, or upload a file"),
+        _ if status.is_client_error() => ("bad_argument", "mend the request"),
+        _ => ("internal", "see the daemon's log"),
+    };
+    let message = Some(String::from_utf8_lossy(&text).trim().to_owned()).filter(|text| !text.is_empty());
+    let message = message.unwrap_or_else(|| status.canonical_reason().unwrap_or("it failed").to_lowercase());
+    let failure = Failure { kind: kind.to_owned(), message, hint: hint.to_owned() };
+    let mut response = (status, axum::Json(failure)).into_response();
+    if let Some(allow) = parts.headers.get(header::ALLOW) {
+        response.headers_mut().insert(header::ALLOW, allow.clone());
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(pairs: &[(&'static str, &'static str)], allowed: &[&str]) -> u16 {
+        let allowed: Vec<_> = allowed.iter().map(|name| (*name).to_owned()).collect();
+        let (hosts, origins) = names(Address { host: "127.0.0.1", port: 7420, is_tls: false }, &allowed);
+        let headers = pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
+        check_names(&headers, &hosts, &origins).map_or_else(|refusal| refusal.status.as_u16(), |()| 200)
+    }
+
+    #[test]
+    fn only_our_host_and_our_origin_come_in() {
+        let check = |pairs: &[(&'static str, &'static str)]| status(pairs, &[]);
+        assert_eq!(check(&[("host", "127.0.0.1:7420")]), 200);
+        assert_eq!(check(&[("host", "localhost:7420"), ("origin", "http://localhost:7420")]), 200);
+        assert_eq!(check(&[("host", "evil.example:7420")]), 403);
+        assert_eq!(check(&[("host", "127.0.0.1:9999")]), 403);
+        assert_eq!(check(&[]), 403);
+        assert_eq!(check(&[("host", "127.0.0.1:7420"), ("origin", "http://evil.example")]), 403);
+        assert_eq!(check(&[("host", "127.0.0.1:7420"), ("origin", "null")]), 403);
+        assert_eq!(check(&[("host", "127.0.0.1:7420"), ("host", "evil.example")]), 400);
+        let ours = ("origin", "http://localhost:7420");
+        assert_eq!(check(&[("host", "127.0.0.1:7420"), ours, ("origin", "http://evil.example")]), 400);
+    }
+
+    #[test]
+    fn a_name_that_was_allowed_is_served_under_https() {
+        let check = |pairs: &[(&'static str, &'static str)]| status(pairs, &["py.example", "other.example:8443"]);
+        assert_eq!(check(&[("host", "py.example")]), 200);
+        assert_eq!(check(&[("host", "py.example:443"), ("origin", "https://py.example")]), 200);
+        assert_eq!(check(&[("host", "py.example"), ("origin", "http://py.example")]), 403);
+        assert_eq!(check(&[("host", "other.example:8443")]), 200);
+        assert_eq!(check(&[("host", "other.example")]), 403);
+        assert_eq!(check(&[("host", "x.py.example")]), 403);
+    }
+
+    #[test]
+    fn whom_a_proxy_asks_for_is_only_written_down_behind_one() {
+        let headers = HeaderMap::from_iter([("x-forwarded-for".parse().unwrap(), "203.0.113.9".parse().unwrap())]);
+        assert_eq!(peer(Some("10.0.0.1:5".to_owned()), &headers, false), "10.0.0.1:5");
+        assert_eq!(peer(Some("10.0.0.1:5".to_owned()), &headers, true), "203.0.113.9 by 10.0.0.1:5");
+    }
+}

@@ -1,0 +1,125 @@
+//! The audit record: what is in it, who finds it, and what shows when somebody changes it.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    os::unix::fs::PermissionsExt,
+    process::Stdio,
+};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{Home, Watched, kill};
+
+fn lines(home: &Home, args: &[&str]) -> Vec<Value> {
+    let told = home.run(&[&["audit", "--json"], args].concat());
+    assert!(told.status.success(), "{told:?}");
+    told.stdout.lines().filter(|line| !line.is_empty()).map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+/// After everything recorded so far has been written.
+fn verified(home: &Home) -> Value {
+    serde_json::from_str(&home.run(&["audit", "--verify", "--json"]).stdout).expect("JSON")
+}
+
+#[test]
+fn who_executed_what_where_through_which_door_is_recorded() {
+    let home = Home::new();
+    let server = home.serve();
+    home.run(&["exec", "password = 'hunter2'; 1 / 0"]);
+    let token = home.run(&["token", "add", "ci", "--scope", "run", "--owner", "alice"]).stdout.trim().to_owned();
+    let ran = server.request("POST", "/api/execute", json!({"code": "2 + 2"}).to_string()).with_token(&token).send();
+    assert_eq!(ran.status, 200, "{ran:?}");
+    let denied =
+        server.request("POST", "/api/sessions", json!({"sandbox": "open"}).to_string()).with_token(&token).send();
+    assert_eq!(denied.status, 403);
+    server.request("GET", "/api/status", "").with_token("guess").send();
+    let mut client = home.initialized_client();
+    client.execute("3 + 3");
+    assert_eq!(verified(&home)["faults"], json!([]));
+    let all = lines(&home, &[]);
+    let find = |what: &str, key: &str, value: &str| {
+        let found = all.iter().find(|line| line["what"] == what && line[key] == value);
+        found.unwrap_or_else(|| panic!("no {what} with {key} {value} in {all:#?}")).clone()
+    };
+    let by_hand = find("called", "code", "password = '***masked***'; 1 / 0");
+    assert_eq!(
+        (&by_hand["door"], &by_hand["target"], &by_hand["client"]),
+        (&json!("cli"), &json!("main"), &json!("shell"))
+    );
+    assert_eq!(by_hand["code_sha256"], pylair::hash::hex(&pylair::hash::sha256(b"password = 'hunter2'; 1 / 0")));
+    let ended =
+        all.iter().find(|line| line["what"] == "ended" && line["call"] == by_hand["call"]).expect("it has ended");
+    assert_eq!(ended["outcome"], "raised");
+    let remote = find("called", "code", "2 + 2");
+    assert_eq!((&remote["owner"], &remote["token"], &remote["door"]), (&json!("alice"), &json!("ci"), &json!("http")));
+    assert!(remote["peer"].as_str().is_some_and(|peer| peer.starts_with("127.0.0.1:")), "{remote}");
+    let over_mcp = find("called", "code", "3 + 3");
+    assert_eq!((&over_mcp["door"], &over_mcp["action"]), (&json!("bridge"), &json!("execute")));
+    let denied = lines(&home, &["--denied"]);
+    let reasons: Vec<_> = denied.iter().map(|line| line["reason"].as_str().expect("a reason")).collect();
+    assert_eq!(reasons, ["this caller may not open sessions without a sandbox", "this token opens nothing here"]);
+    assert!(lines(&home, &["--owner", "alice"]).iter().all(|line| line["owner"] == "alice"));
+    assert_eq!(lines(&home, &["--since", "1h"]).len(), lines(&home, &[]).len());
+    assert_eq!(lines(&home, &["--since", "0s"]).len(), 0);
+    find("token_added", "token", "ci");
+    let people = home.run(&["audit", "--denied"]).stdout;
+    assert!(
+        people.contains("DENIED  owner alice") && people.contains("because this token opens nothing here"),
+        "{people}"
+    );
+    let text = fs::read_to_string(home.places().audit()).expect("there is a record");
+    assert!(!text.contains("hunter2") && !text.contains(&token) && !text.contains(&server.token));
+    let mode = fs::metadata(home.places().audit()).expect("there is a record").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert_eq!(server.request("GET", "/api/audit/head", "").send().status, 404, "nothing of it is served over HTTP");
+    drop(client);
+}
+
+#[test]
+fn what_was_written_survives_the_death_of_the_daemon_and_the_chain_goes_on() {
+    let home = Home::new();
+    home.run(&["exec", "1"]);
+    let before = verified(&home)["last_seq"].as_u64().expect("a number");
+    let daemon = Watched::new(home.daemon_pid());
+    kill(daemon.pid, Signal::KILL);
+    daemon.assert_ends();
+    let killed = lines(&home, &[]);
+    home.run(&["exec", "2"]);
+    let verdict = verified(&home);
+    assert_eq!(verdict["faults"], json!([]));
+    assert!(verdict["last_seq"].as_u64() > Some(before), "{verdict}");
+    assert_eq!(lines(&home, &[])[..killed.len()], killed);
+}
+
+#[test]
+fn a_record_that_was_changed_shows() {
+    let home = Home::new();
+    home.run(&["exec", "'first'"]);
+    home.run(&["exec", "'second'"]);
+    assert_eq!(verified(&home)["faults"], json!([]));
+    let path = home.places().audit();
+    let text = fs::read_to_string(&path).expect("there is a record");
+    fs::write(&path, text.replace("'first'", "'other'")).expect("it is ours");
+    let changed = home.run(&["audit", "--verify"]);
+    assert_eq!(changed.status.code(), Some(1));
+    assert!(changed.stdout.contains("FAULT"), "{}", changed.stdout);
+    let kept: Vec<_> = text.lines().collect();
+    fs::write(&path, format!("{}\n", kept[..kept.len() - 1].join("\n"))).expect("it is ours");
+    assert!(home.run(&["audit", "--verify"]).stdout.contains("the end was changed or cut off"));
+    fs::write(&path, text).expect("it is ours");
+    assert_eq!(verified(&home)["faults"], json!([]));
+}
+
+#[test]
+fn lines_are_followed_as_they_come() {
+    let home = Home::new();
+    home.run(&["exec", "1"]);
+    let mut follower = home.command(&["audit", "--follow"]).stdout(Stdio::piped()).spawn().expect("the program starts");
+    let mut told = BufReader::new(follower.stdout.take().expect("it is piped")).lines();
+    home.run(&["exec", "'a line to be seen'"]);
+    assert!(told.any(|line| line.expect("text").contains("'a line to be seen'")));
+    follower.kill().expect("it runs");
+    follower.wait().expect("it can be waited for");
+}
