@@ -16,6 +16,8 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use crate::sandbox;
+
 /// Longest path that fits a Unix socket address, with the terminating NUL.
 const MAX_SOCKET_PATH: usize = 107;
 
@@ -147,6 +149,11 @@ impl Places {
         self.data.join("outputs")
     }
 
+    /// What confined sessions try to read, in vain.
+    pub fn canary(&self) -> PathBuf {
+        self.data.join("canary")
+    }
+
     /// The directories of confined sessions.
     pub fn workspaces(&self) -> PathBuf {
         self.data.join("workspaces")
@@ -251,6 +258,9 @@ pub struct Config {
     /// Whether packages of missing modules are installed before a cell runs.
     pub auto_install: bool,
     pub install_timeout: Duration,
+    pub sandbox: sandbox::Settings,
+    /// Whether a confined session is opened where not all of its walls stand.
+    pub sandbox_best_effort: bool,
     pub settings: Vec<Setting>,
 }
 
@@ -270,6 +280,8 @@ struct File {
     max_sessions: Option<usize>,
     auto_install: Option<bool>,
     install_timeout_s: Option<u64>,
+    sandbox_best_effort: Option<bool>,
+    sandbox: Option<sandbox::Settings>,
 }
 
 /// Values given on the command line.
@@ -322,6 +334,10 @@ impl Config {
         let auto_install = resolver.pick("auto_install", None, |file| file.auto_install, false, "`true` or `false`")?;
         let install_timeout_s =
             resolver.pick("install_timeout_s", None, |file| file.install_timeout_s, 600, "seconds")?;
+        let sandbox_best_effort =
+            resolver.pick("sandbox_best_effort", None, |file| file.sandbox_best_effort, false, "`true` or `false`")?;
+        // A whole table, so the first file that has one decides.
+        let sandbox = files.iter().find_map(|(_, file)| file.sandbox.clone()).unwrap_or_default();
         let checkpoints = checkpoints.parse().map_err(|()| {
             resolver.invalid("checkpoints", &checkpoints, "`auto`, `off` or how many to keep, up to 20")
         })?;
@@ -342,6 +358,8 @@ impl Config {
             max_sessions,
             auto_install,
             install_timeout: Duration::from_secs(install_timeout_s),
+            sandbox,
+            sandbox_best_effort,
             settings: resolver.settings,
         })
     }

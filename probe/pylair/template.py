@@ -23,7 +23,7 @@ import threading
 from _signal import signal as _set_signal  # type: ignore[import-not-found]
 from typing import Any
 
-from . import activate, checkpoint, confine, descriptors, errors, imported, wire, worker
+from . import activate, checkpoint, confine, descriptors, enforced, errors, imported, wire, worker
 
 _CONTROL = 3
 _PROGRAM = 4
@@ -237,17 +237,18 @@ class Template:
             confine.lock(confined, ruleset)
             for fd in rest:
                 os.close(fd)
+            trial = enforced.tried(confined)
         except BaseException as error:
             wire.send_datagram(socket.socket(fileno=ours[-1]), {"error": f"the worker could not be confined: {error}"})
             os._exit(1)
-        self._become_worker(ours)
+        self._become_worker(ours, trial)
 
     def _return_to_own_namespace(self) -> None:
         """After a confined fork children are born elsewhere; an unprivileged template cannot come back."""
         if self.own_namespace is not None:
             confine.enter_pid_namespace(self.own_namespace)
 
-    def _become_worker(self, passed: list[int]) -> None:
+    def _become_worker(self, passed: list[int], trial: dict[str, Any] | None = None) -> None:
         """In the child: everything of the template's goes, then the worker's life begins. Does not return."""
         try:
             signal.set_wakeup_fd(-1)
@@ -268,7 +269,7 @@ class Template:
         except BaseException as error:
             os.write(2, f"a worker could not be started: {error}\n".encode())
             os._exit(1)
-        self.worker.live(passed)
+        self.worker.live(passed, trial)
 
     def _send(self, message: dict[str, Any]) -> None:
         try:

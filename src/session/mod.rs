@@ -43,7 +43,6 @@ use crate::{
     config::{Checkpoints, Config},
     files::{Workspace, Workspaces},
     journal::Journal,
-    keeper::confine::Profile,
     output::Outputs,
     packages::{Environment, Packages},
     probe::{
@@ -51,6 +50,11 @@ use crate::{
         wire::Op,
     },
     python::{Interpreter, Interpreters},
+    sandbox::{
+        self, Terms, Wish,
+        paths::Protected,
+        truth::{self, Enforced, Grouped},
+    },
 };
 
 pub(crate) const MAX_CODE_BYTES: usize = 32 << 20;
@@ -124,7 +128,7 @@ pub struct OpenOptions {
     pub env: BTreeMap<String, String>,
     pub startup: Option<String>,
     pub preload: Vec<String>,
-    pub sandbox: Option<String>,
+    pub sandbox: Option<Wish>,
     pub description: Option<String>,
     /// Stays listed when it is closed or the daemon leaves, and is started again when it is next used.
     pub keep: bool,
@@ -155,7 +159,7 @@ pub struct Info {
     pub installer_env: BTreeMap<String, String>,
     pub interpreter: Interpreter,
     pub base: Option<Interpreter>,
-    pub profile: Profile,
+    pub terms: Terms,
     pub startup: Option<String>,
     pub preload: Vec<String>,
     pub environment: Arc<Environment>,
@@ -164,6 +168,13 @@ pub struct Info {
     pub ttl: Duration,
     /// How it would be opened again.
     definition: Arc<saved::Definition>,
+}
+
+impl Info {
+    fn enforced(&self, trial: &truth::Trial, grouped: Grouped) -> Vec<Enforced> {
+        let has_own_directory = self.workspace.path != self.workspace.seen_as;
+        truth::enforced(&self.terms, trial, grouped, has_own_directory)
+    }
 }
 
 /// What a session is doing.
@@ -218,6 +229,9 @@ pub struct Status {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub responsiveness_ms: Option<f64>,
     pub keep: bool,
+    /// What of its sandbox holds, as its worker found it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub enforced: Vec<Enforced>,
 }
 
 impl Status {
@@ -267,6 +281,9 @@ struct Live {
     executions: u64,
     total_time: Duration,
     last_time: Option<Duration>,
+    /// What its worker found when it tried the walls around it.
+    trial: Option<truth::Trial>,
+    grouped: Grouped,
 }
 
 impl Live {
@@ -286,6 +303,8 @@ impl Live {
             executions: 0,
             total_time: Duration::ZERO,
             last_time: None,
+            trial: None,
+            grouped: Grouped::default(),
         }
     }
 }
@@ -508,7 +527,7 @@ impl Session {
             job: live.job.as_ref().map(|job| job.id.clone()),
             python: self.info.interpreter.version.clone(),
             executable: self.info.interpreter.executable.display().to_string(),
-            sandbox: self.info.profile.name().to_owned(),
+            sandbox: self.info.terms.profile.name().to_owned(),
             cwd: self.info.workspace.seen_as.display().to_string(),
             client: self.info.client.clone(),
             description: self.info.description.clone(),
@@ -529,7 +548,14 @@ impl Session {
             threads: used.map(|used| used.threads),
             responsiveness_ms: None,
             keep: self.info.definition.keep,
+            enforced: Vec::new(),
         }
+    }
+
+    /// What of its sandbox holds; nothing when it has none.
+    pub fn enforced(&self) -> Vec<Enforced> {
+        let live = self.live.lock().expect("no panic while locked");
+        live.trial.as_ref().map(|trial| self.info.enforced(trial, live.grouped)).unwrap_or_default()
     }
 
     /// Whether there is anything in it that its end would lose.
@@ -542,7 +568,11 @@ impl Session {
         let asked = Instant::now();
         let answered = self.ask(Op::Ping, Vec::new(), LOOK_TIMEOUT).await.is_ok();
         let took = asked.elapsed();
-        Status { responsiveness_ms: answered.then(|| report::milliseconds(took)), ..self.status() }
+        Status {
+            responsiveness_ms: answered.then(|| report::milliseconds(took)),
+            enforced: self.enforced(),
+            ..self.status()
+        }
     }
 
     fn idle_for(&self) -> Option<Duration> {
@@ -574,11 +604,15 @@ pub struct Parts {
     pub max_sessions: usize,
     pub store: Arc<saved::Store>,
     pub packages: Arc<Packages>,
+    pub sandbox: sandbox::Settings,
+    pub protected: Protected,
+    pub best_effort: bool,
 }
 
 impl Parts {
     pub fn new(
         config: &Config,
+        protected: Protected,
         probes: Probes,
         journal: Journal,
         outputs: Outputs,
@@ -598,6 +632,9 @@ impl Parts {
             max_sessions: config.max_sessions,
             store: Arc::new(store),
             packages,
+            sandbox: config.sandbox.clone(),
+            protected,
+            best_effort: config.sandbox_best_effort,
         }
     }
 }

@@ -14,12 +14,13 @@ use super::{
     saved, task,
 };
 use crate::{
-    caller::{self, Caller, DefaultSession, Scope},
+    caller::{self, Caller, DefaultSession, Door, Scope},
     files::{OwnDirectory, Workspace},
     journal::EventKind,
-    keeper::confine::{self, Profile},
+    keeper::confine::{self, Confinement},
     packages,
     python::Interpreter,
+    sandbox::{Profile, Terms, Wish, rules::Asker},
 };
 
 const MAX_ENV_BYTES: usize = 512 << 10;
@@ -193,16 +194,24 @@ impl Sessions {
         if !caller.may(Scope::Run) {
             return Err(Error::NotAllowed("open sessions"));
         }
-        let profile: Profile = match &options.sandbox {
-            Some(sandbox) => sandbox.parse().map_err(|error| Error::BadArgument(format!("{error}")))?,
-            None => Profile::Open,
-        };
         let again = opening.again.as_ref();
+        let terms = self.settle(caller, options.sandbox, again.is_some()).await?;
+        let profile = terms.profile;
         let handle: Arc<str> = again.map_or_else(new_handle, |definition| definition.handle.clone()).into();
         let (cwd, own) = self.place_for(caller, options.cwd.as_ref(), profile, &handle).await?;
         if !cwd.is_dir() {
             return Err(Error::NotADirectory(cwd));
         }
+        // Whoever says where, and may, gets that directory; others, and those that are sealed, one of the session's own.
+        let is_bound = match again {
+            Some(definition) => definition.is_bound,
+            None => profile == Profile::Workspace && options.cwd.is_some() && caller.may(Scope::Admin),
+        };
+        let cwd = if is_bound {
+            self.parts.protected.check(&cwd, true).map_err(|error| Error::BadArgument(error.to_string()))?
+        } else {
+            cwd
+        };
         if let Some(module) = options.preload.iter().find(|module| !is_module_name(module)) {
             return Err(Error::BadArgument(format!("`{module}` in `preload` is not the name of a module")));
         }
@@ -214,6 +223,10 @@ impl Sessions {
         let lookup = caller.env.iter().chain(&options.env).map(|(name, value)| (name.clone(), value.clone())).collect();
         let mut env =
             if profile.is_confined() { caller::plain_environment("/tmp", "pylair") } else { (*caller.env).clone() };
+        env.extend(terms.env.iter().filter_map(|name| Some((name.clone(), caller.env.get(name)?.clone()))));
+        if !terms.allow_net.is_empty() {
+            env.extend(Confinement::proxy_environment());
+        }
         env.extend(options.env.clone());
         check_environment(&env)?;
         let interpreter = self
@@ -231,6 +244,7 @@ impl Sessions {
         let ttl = if name == handle { FRESH_TTL.min(self.parts.session_ttl) } else { self.parts.session_ttl };
         let (workspace, directory) = match own {
             Some(own) => own,
+            None if is_bound => (Workspace { owner: confine::new_outer_id(), ..Workspace::open(&cwd) }, None),
             None if profile.is_confined() => {
                 let (workspace, directory) = self.make_directory(&handle, confine::new_outer_id()).await?;
                 (workspace, Some(directory))
@@ -247,7 +261,8 @@ impl Sessions {
             env: options.env,
             startup: options.startup.clone(),
             preload: options.preload.clone(),
-            sandbox: profile.name().to_owned(),
+            sandbox: terms.wish.clone(),
+            is_bound,
             description: options.description.clone(),
             keep: options.keep,
             cell: again.map_or(0, |definition| definition.cell),
@@ -268,7 +283,7 @@ impl Sessions {
             installer_env: packages::installer_env(&caller.env),
             interpreter,
             base,
-            profile,
+            terms,
             startup: options.startup,
             preload: options.preload,
             environment,
@@ -336,7 +351,7 @@ impl Sessions {
             EventKind::SessionOpened {
                 name: info.name.to_string(),
                 python: info.interpreter.version.clone(),
-                profile: info.profile.name().to_owned(),
+                profile: info.terms.profile.name().to_owned(),
                 cwd: info.cwd.display().to_string(),
                 startup: info.startup.clone(),
                 branch,
@@ -347,7 +362,20 @@ impl Sessions {
         registry.open.insert(info.handle.clone(), session.clone());
     }
 
-    /// Where the files of a new session are: in its working directory, or in one of its own when it is confined.
+    /// What a new session may do. One that was open before has what it was given then, as far as the settings still allow it.
+    async fn settle(&self, caller: &Caller, wish: Option<Wish>, again: bool) -> Result<Terms, Error> {
+        let default = if caller.door == Door::Http { Profile::Workspace } else { Profile::Open };
+        let asker = Asker { is_admin: again || caller.may(Scope::Admin), default };
+        let parts = self.parts.clone();
+        let settled =
+            tokio::task::spawn_blocking(move || Terms::settle(wish, asker, &parts.sandbox, &parts.protected)).await;
+        let terms = settled.map_err(|_| Error::Gone)?.map_err(Error::Sandbox)?;
+        if terms.profile == Profile::Open && !asker.is_admin {
+            return Err(Error::NotAllowed("open a session without a sandbox"));
+        }
+        Ok(terms)
+    }
+
     /// Where a session works, and the directory that was made for it if the caller is nowhere, as over HTTP.
     async fn place_for(
         &self,

@@ -192,7 +192,7 @@ fn a_kept_session_finds_its_files_again() {
         let (name, value) = core.home.marker();
         let options = pylair::session::OpenOptions {
             name: Some("kept".to_owned()),
-            sandbox: Some("sealed".to_owned()),
+            sandbox: Some("sealed".into()),
             env: [(name.to_owned(), value.to_owned())].into(),
             keep: true,
             ..Default::default()
@@ -217,7 +217,7 @@ fn a_session_that_does_not_open_leaves_no_directory() {
     on_newest_python(async |core| {
         let Some(session) = open_sealed(core, test).await else { return };
         let options = pylair::session::OpenOptions {
-            sandbox: Some("sealed".to_owned()),
+            sandbox: Some("sealed".into()),
             startup: Some("1 / 0".to_owned()),
             ..Default::default()
         };

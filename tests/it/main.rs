@@ -29,6 +29,7 @@ mod look;
 mod output;
 mod packages;
 mod repl;
+mod sandbox;
 mod saving;
 mod schemas;
 mod sealed;

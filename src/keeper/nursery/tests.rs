@@ -234,6 +234,8 @@ impl TestNursery {
         let request = Request::Keeper(KeeperRequest {
             id: 5,
             read_only: read_only.iter().map(|path| path.to_path_buf()).collect(),
+            readable: Vec::new(),
+            proxy: false,
             writable: writable.iter().map(|path| path.to_path_buf()).collect(),
             workspace: workspace.map(Path::to_path_buf),
             tmp_mb: 1,

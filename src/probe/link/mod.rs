@@ -34,10 +34,11 @@ use crate::{
     descriptor::{readable, until_writable},
     keeper::{
         Order, Report,
-        confine::{Confinement, Place, Profile},
+        confine::{Confinement, Place},
         pid_within,
     },
     output::Stream,
+    sandbox::{Terms, proxy::Proxy},
 };
 
 pub use copies::Restored;
@@ -160,11 +161,18 @@ pub struct Link {
     chunk: Vec<u8>,
     next_id: u64,
     confined: bool,
-    /// Shared by all links whose workers are below one keeper.
-    family: Arc<()>,
+    family: Arc<Family>,
     dead: bool,
     open: Open,
     burst: Burst,
+}
+
+/// What all links share whose workers are below one keeper.
+#[derive(Debug, Default)]
+struct Family {
+    proxy: Option<Proxy>,
+    /// What the worker found when it tried the walls, before it ran anybody's code.
+    trial: Option<serde_json::Value>,
 }
 
 /// Which pipes have not ended. One that has is ready for ever, so it must not be waited on again.
@@ -190,6 +198,7 @@ struct ControlMessage {
     refused: Option<String>,
     kind: Option<String>,
     hint: Option<String>,
+    trial: Option<serde_json::Value>,
 }
 
 impl Link {
@@ -198,12 +207,12 @@ impl Link {
     pub async fn open(
         probes: &Probes,
         wanted: &Wanted<'_>,
-        profile: &Profile,
+        terms: &Terms,
         place: Place<'_>,
         start: Start,
     ) -> Result<Self, Error> {
         let key = Key::new(wanted);
-        let confinement = Confinement::new(profile, wanted.interpreter, place);
+        let confinement = Confinement::new(terms, wanted.interpreter, place, probes.trial());
         let nursery = match &confinement {
             Some(_) => Some(probes.nursery().await?),
             None => None,
@@ -217,7 +226,7 @@ impl Link {
         );
         let result = if let (Some(confinement), Some(nursery)) = (&confinement, &nursery) {
             let keeper = nursery.keeper(&confinement.keeper_request()).await?;
-            Self::fork(template, Some((confinement, keeper)), &first).await
+            Self::fork(template, Some((confinement, terms, keeper)), &first).await
         } else {
             let link = match probes.take_spare(&key, &template) {
                 Some(spare) if spare.write(&first).await.is_ok() => Ok(spare),
@@ -236,13 +245,13 @@ impl Link {
 
     async fn fork(
         template: Arc<Template>,
-        confined: Option<(&Confinement, nursery::ConfinedKeeper)>,
+        confined: Option<(&Confinement, &Terms, nursery::ConfinedKeeper)>,
         first: &[u8],
     ) -> Result<Self, Error> {
         let (ours, theirs) = Ends::new()?;
         let mut passed = theirs.each();
         let is_confined = confined.is_some();
-        let (keeper, mut failed) = if let Some((confinement, keeper)) = &confined {
+        let (keeper, mut failed) = if let Some((confinement, _, keeper)) = &confined {
             passed.push(keeper.pidfd.as_fd());
             passed.extend(keeper.ruleset.as_ref().map(AsFd::as_fd));
             let confine = confinement.confine_message(keeper.ruleset.is_some());
@@ -255,9 +264,12 @@ impl Link {
             (Some(keeper), failed)
         };
         let mut keeper_pidfd = None;
+        let mut family = Family::default();
         let keeper = match (keeper, confined) {
             (Some(keeper), _) => keeper,
-            (None, Some((_, keeper))) => {
+            (None, Some((_, terms, keeper))) => {
+                let listener = keeper.proxy.map(|listener| Proxy::start(listener, terms.allow_net.clone()));
+                family.proxy = listener.transpose().map_err(Error::Descriptors)?;
                 keeper_pidfd = Some(readable(keeper.pidfd).map_err(Error::Descriptors)?);
                 keeper.control
             }
@@ -286,7 +298,8 @@ impl Link {
         if keeper_pidfd.is_none() {
             keeper_pidfd = keeper_above(worker.pid, template.pid());
         }
-        let link = Self::assemble(ours, keeper, keeper_pidfd, template, worker, (is_confined, Arc::default()))?;
+        family.trial = message.trial;
+        let link = Self::assemble(ours, keeper, keeper_pidfd, template, worker, (is_confined, Arc::new(family)))?;
         link.write(&first[written..]).await?;
         Ok(link)
     }
@@ -297,7 +310,7 @@ impl Link {
         keeper_pidfd: Option<AsyncFd<OwnedFd>>,
         template: Arc<Template>,
         worker: Worker,
-        (confined, family): (bool, Arc<()>),
+        (confined, family): (bool, Arc<Family>),
     ) -> Result<Self, Error> {
         Ok(Self {
             requests: ends.requests,
@@ -342,6 +355,16 @@ impl Link {
 
     pub fn pid(&self) -> i32 {
         self.worker.pid
+    }
+
+    /// Connections of the session that were refused since this was last asked.
+    pub fn take_refused(&self) -> Vec<String> {
+        self.family.proxy.as_ref().map(Proxy::take_refused).unwrap_or_default()
+    }
+
+    /// What the worker found when it tried the walls around it.
+    pub fn trial(&self) -> Option<&serde_json::Value> {
+        self.family.trial.as_ref()
     }
 
     /// Output of the last `LinkEvent::Output`.

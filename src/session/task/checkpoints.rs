@@ -330,7 +330,12 @@ impl Task {
             live.rss_mb = link.resident_mb();
             live.cell = cell;
         }
+        let trial = link.trial().cloned();
         self.link = Some(link);
+        if let Some(trial) = trial {
+            // It was opened before, so whatever is missing is wanted.
+            let _known = self.check_walls(trial);
+        }
         self.cell = cell;
         self.lineage = lineage;
         self.start_holds = start_holds;

@@ -16,6 +16,7 @@ use crate::{
         wire::{Event, Op, Raised, Reply, Start},
     },
     regular,
+    sandbox::truth::{self, Grouped},
     session::{
         job::{Execution, Outcome},
         keeping::RESTORE_TIMEOUT,
@@ -39,7 +40,7 @@ impl Task {
             .get("PYTHONPATH")
             .map(|path| path.split(':').filter(|entry| !entry.is_empty()).map(str::to_owned).collect())
             .unwrap_or_default();
-        if info.profile.is_confined() {
+        if info.terms.profile.is_confined() {
             info.environment.show_to_confined();
         }
         let wanted = Wanted {
@@ -49,7 +50,7 @@ impl Task {
             preload: &info.preload,
             python_path: &python_path,
             owner: &info.owner,
-            confined: info.profile.is_confined(),
+            confined: info.terms.profile.is_confined(),
         };
         let prefix = info.interpreter.is_venv().then(|| info.interpreter.prefix.display().to_string());
         let start = Start {
@@ -62,13 +63,19 @@ impl Task {
         };
         let place = Place {
             directory: &info.workspace.path,
+            seen_as: &info.workspace.seen_as,
             packages: info.environment.directory(),
             outer_id: info.workspace.owner,
         };
         // Whatever hung at a fork was loaded into the worker that is gone.
         self.checkpoints_given_up = false;
-        let link = Link::open(&self.parts.probes, &wanted, &info.profile, place, start).await?;
+        let link = Link::open(&self.parts.probes, &wanted, &info.terms, place, start).await?;
+        let trial = link.trial().cloned().unwrap_or_default();
         self.link = Some(link);
+        if info.terms.profile.is_confined() {
+            let checked = self.check_walls(trial);
+            self.unless_failed(checked).await?;
+        }
         let started = self.answer_to(Link::START, START_TIMEOUT).await;
         let (reply, _) = self.unless_failed(started).await?;
         if let Some(refused) = reply.refused {
@@ -99,6 +106,26 @@ impl Task {
             self.plan_checkpoint();
         }
         Ok(())
+    }
+
+    /// Looks at what the worker found when it tried its walls. Where one is missing there is no session, unless that is wanted.
+    pub(super) fn check_walls(&mut self, trial: serde_json::Value) -> Result<(), Error> {
+        let trial: truth::Trial = serde_json::from_value(trial).unwrap_or_default();
+        let missing = truth::missing(&self.info.enforced(&trial, Grouped::default()));
+        self.live.lock().expect("no panic while locked").trial = Some(trial);
+        self.not_enforced = missing;
+        match &self.not_enforced {
+            Some(missing) if !self.parts.best_effort => {
+                Err(Error::NotEnforced { profile: self.info.terms.profile.name(), missing: missing.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What every answer says of a sandbox: what is not enforced, and whom it did not let through.
+    pub(super) fn sandbox_notes(&self) -> Vec<String> {
+        let missing = self.not_enforced.iter().map(|missing| format!("this session's sandbox is not whole: {missing}"));
+        missing.chain(self.link.iter().flat_map(Link::take_refused)).collect()
     }
 
     /// In a session that was just opened: brings variables back from a save.
