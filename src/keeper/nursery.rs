@@ -270,7 +270,7 @@ fn make_keeper(request: &KeeperRequest) -> Result<(i32, OwnedFd, OwnedFd), Error
 fn granted(request: &KeeperRequest, outer: Option<u32>) -> Result<Vec<Granted>, Error> {
     let all = request.readable.iter().map(|path| (path, false)).chain(request.writable.iter().map(|path| (path, true)));
     all.map(|(path, writable)| {
-        let granted = Granted::new(path, writable);
+        let granted = Granted::new(path, writable)?;
         match outer {
             Some(outer) => Ok(granted.give_to_session(|uid, gid| owners(uid, gid, outer))?),
             None => Ok(granted),

@@ -260,19 +260,22 @@ fn open_as_is(path: &Path) -> Option<Source> {
 
 /// A path somebody asked for: visible where it really is, and under the name it was asked for by.
 fn open_everywhere(path: &Path) -> Result<Vec<Source>, Error> {
-    let unfit = || Error::Unfit { path: path.to_owned() };
-    if !path.is_absolute() || path.components().any(|part| part == Component::ParentDir) {
-        return Err(unfit());
-    }
+    check_fit(path)?;
     let real = path.canonicalize().map_err(|source| Error::Open { path: path.to_owned(), source })?;
-    if real.parent().is_none() || real.starts_with("/proc") {
-        return Err(unfit());
-    }
+    check_fit(&real)?;
     let mut sources = vec![open_at(&real, &real, Use::ReadOnly)?];
     if path != real {
         sources.push(open_at(&real, path, Use::ReadOnly)?);
     }
     Ok(sources)
+}
+
+fn check_fit(path: &Path) -> Result<(), Error> {
+    let is_fit = path.is_absolute()
+        && path.parent().is_some()
+        && !path.starts_with("/proc")
+        && path.components().all(|part| part != Component::ParentDir);
+    if is_fit { Ok(()) } else { Err(Error::Unfit { path: path.to_owned() }) }
 }
 
 /// A path that somebody gave the session, without symlinks when it was looked at: if there is one now, somebody put it there.
@@ -283,8 +286,11 @@ pub(super) struct Granted {
 }
 
 impl Granted {
-    pub fn new(path: &Path, writable: bool) -> Self {
-        Self { path: path.to_owned(), used: if writable { Use::Writable } else { Use::ReadOnly }, tree: None }
+    /// An error when there is no such thing.
+    pub fn new(path: &Path, writable: bool) -> Result<Self, Error> {
+        check_fit(path)?;
+        open_without_symlinks(path)?;
+        Ok(Self { path: path.to_owned(), used: if writable { Use::Writable } else { Use::ReadOnly }, tree: None })
     }
 
     /// Opened by root, outside: what belongs to the owner of the path is, inside, the session's. `owners` makes the user namespace that

@@ -14,6 +14,7 @@ mod report;
 pub mod saved;
 mod sessions;
 mod task;
+mod watching;
 
 use std::{
     collections::BTreeMap,
@@ -52,6 +53,7 @@ use crate::{
     python::{Interpreter, Interpreters},
     sandbox::{
         self, Terms, Wish,
+        cgroup::{Group, Groups},
         paths::Protected,
         truth::{self, Enforced, Grouped},
     },
@@ -172,8 +174,12 @@ pub struct Info {
 
 impl Info {
     fn enforced(&self, trial: &truth::Trial, grouped: Grouped) -> Vec<Enforced> {
-        let has_own_directory = self.workspace.path != self.workspace.seen_as;
-        truth::enforced(&self.terms, trial, grouped, has_own_directory)
+        truth::enforced(&self.terms, trial, grouped, self.own_directory().is_some())
+    }
+
+    /// The directory that was made for it, when it is confined.
+    fn own_directory(&self) -> Option<&std::path::Path> {
+        (self.workspace.path != self.workspace.seen_as).then_some(&*self.workspace.path)
     }
 }
 
@@ -283,7 +289,13 @@ struct Live {
     last_time: Option<Duration>,
     /// What its worker found when it tried the walls around it.
     trial: Option<truth::Trial>,
-    grouped: Grouped,
+    /// The kernel's groups that its processes are in, when it is confined and there are any.
+    group: Option<Arc<Group>>,
+    keeper: Option<i32>,
+    /// Its frozen copies.
+    copies: Vec<i32>,
+    /// Why its processes were ended, for whoever finds that they were.
+    ended_for: Option<String>,
 }
 
 impl Live {
@@ -304,7 +316,10 @@ impl Live {
             total_time: Duration::ZERO,
             last_time: None,
             trial: None,
-            grouped: Grouped::default(),
+            group: None,
+            keeper: None,
+            copies: Vec::new(),
+            ended_for: None,
         }
     }
 }
@@ -555,7 +570,8 @@ impl Session {
     /// What of its sandbox holds; nothing when it has none.
     pub fn enforced(&self) -> Vec<Enforced> {
         let live = self.live.lock().expect("no panic while locked");
-        live.trial.as_ref().map(|trial| self.info.enforced(trial, live.grouped)).unwrap_or_default()
+        let grouped = live.group.as_ref().map(|group| group.held).unwrap_or_default();
+        live.trial.as_ref().map(|trial| self.info.enforced(trial, grouped)).unwrap_or_default()
     }
 
     /// Whether there is anything in it that its end would lose.
@@ -607,6 +623,8 @@ pub struct Parts {
     pub sandbox: sandbox::Settings,
     pub protected: Protected,
     pub best_effort: bool,
+    /// Where the kernel counts a session's processes as one; looked for when the first confined session is opened.
+    pub groups: tokio::sync::OnceCell<Arc<Groups>>,
 }
 
 impl Parts {
@@ -635,6 +653,7 @@ impl Parts {
             sandbox: config.sandbox.clone(),
             protected,
             best_effort: config.sandbox_best_effort,
+            groups: tokio::sync::OnceCell::new(),
         }
     }
 }

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 
 use super::{
     Command, Error, FRESH_TTL, Info, MAX_NAME_CHARS, OpenOptions, Opening, Parts, Session, Status, keeping, literal,
-    saved, task,
+    saved, task, watching,
 };
 use crate::{
     caller::{self, Caller, DefaultSession, Door, Scope},
@@ -74,6 +74,7 @@ impl Sessions {
             reviving: tokio::sync::Mutex::default(),
         });
         tokio::spawn(close_idle(Arc::downgrade(&sessions)));
+        tokio::spawn(watching::watch(Arc::downgrade(&sessions)));
         sessions
     }
 

@@ -11,7 +11,7 @@ use std::{
     collections::VecDeque,
     io,
     os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::fs::FileExt,
     },
     sync::Arc,
@@ -38,7 +38,7 @@ use crate::{
         pid_within,
     },
     output::Stream,
-    sandbox::{Terms, proxy::Proxy},
+    sandbox::{Terms, cgroup::Group, proxy::Proxy},
 };
 
 pub use copies::Restored;
@@ -169,10 +169,18 @@ pub struct Link {
 
 /// What all links share whose workers are below one keeper.
 #[derive(Debug, Default)]
-struct Family {
+pub struct Family {
     proxy: Option<Proxy>,
     /// What the worker found when it tried the walls, before it ran anybody's code.
     trial: Option<serde_json::Value>,
+    group: std::sync::OnceLock<Arc<Group>>,
+}
+
+impl Family {
+    /// The group that its processes are in, for as long as there are any.
+    pub fn hold_group(&self, group: Arc<Group>) {
+        let _once = self.group.set(group);
+    }
 }
 
 /// Which pipes have not ended. One that has is ready for ever, so it must not be waited on again.
@@ -355,6 +363,27 @@ impl Link {
 
     pub fn pid(&self) -> i32 {
         self.worker.pid
+    }
+
+    /// Its keeper's pid, if it is known.
+    pub fn keeper_pid(&self) -> Option<i32> {
+        let pidfd = self.keeper_pidfd.as_ref()?.get_ref().as_raw_fd();
+        let fdinfo = std::fs::read_to_string(format!("/proc/self/fdinfo/{pidfd}")).ok()?;
+        fdinfo.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok().filter(|pid| *pid > 0)
+    }
+
+    /// What it shares with those branched off.
+    pub fn family(&self) -> std::sync::Weak<Family> {
+        Arc::downgrade(&self.family)
+    }
+
+    pub fn group(&self) -> Option<Arc<Group>> {
+        self.family.group.get().cloned()
+    }
+
+    /// The pids of its frozen copies.
+    pub fn copies(&self) -> Vec<i32> {
+        self.frozen.iter().map(|frozen| frozen.worker.pid).collect()
     }
 
     /// Connections of the session that were refused since this was last asked.

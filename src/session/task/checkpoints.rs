@@ -150,6 +150,7 @@ impl Task {
     pub(super) fn show_checkpoints(&self, skipped: Option<String>) {
         let mut live = self.live.lock().expect("no panic while locked");
         live.checkpoints = self.checkpointed();
+        live.copies = self.link.as_ref().map(Link::copies).unwrap_or_default();
         live.checkpoint_skipped = skipped;
     }
 
@@ -329,6 +330,11 @@ impl Task {
             live.pid = Some(link.pid());
             live.rss_mb = link.resident_mb();
             live.cell = cell;
+        }
+        {
+            let mut live = self.live.lock().expect("no panic while locked");
+            live.keeper = link.keeper_pid();
+            live.group = link.group();
         }
         let trial = link.trial().cloned();
         self.link = Some(link);

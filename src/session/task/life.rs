@@ -16,13 +16,17 @@ use crate::{
         wire::{Event, Op, Raised, Reply, Start},
     },
     regular,
-    sandbox::truth::{self, Grouped},
+    sandbox::{
+        cgroup::Groups,
+        truth::{self, Grouped},
+    },
     session::{
         job::{Execution, Outcome},
         keeping::RESTORE_TIMEOUT,
         notes::{cell_stacks, death_message, stop_notes},
         read_answer,
         saved::Restored,
+        watching::enclose,
     },
 };
 
@@ -98,7 +102,11 @@ impl Task {
         live.pid = Some(link.pid());
         live.rss_mb = link.resident_mb();
         live.state = State::Idle;
+        live.keeper = link.keeper_pid();
         drop(live);
+        if info.terms.profile.is_confined() {
+            self.enclose();
+        }
         self.lineage = vec![0];
         self.start_holds = false;
         self.show_holding();
@@ -120,6 +128,23 @@ impl Task {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Has the kernel count this worker's memory and processes as one, once that is done; until then both are watched.
+    fn enclose(&mut self) {
+        let Some(link) = &self.link else { return };
+        let (worker, keeper, family) = (link.pid(), link.keeper_pid(), link.family());
+        let (parts, info, live) = (self.parts.clone(), self.info.clone(), self.live.clone());
+        tokio::spawn(async move {
+            let find = || async { Arc::new(tokio::task::spawn_blocking(Groups::find).await.unwrap_or_default()) };
+            let groups = parts.groups.get_or_init(find).await.clone();
+            let Some(group) = enclose(groups, info, worker, keeper).await else { return };
+            // If the session is gone meanwhile, so is its group when this goes.
+            if let Some(family) = family.upgrade() {
+                family.hold_group(group.clone());
+                live.lock().expect("no panic while locked").group = Some(group);
+            }
+        });
     }
 
     /// What every answer says of a sandbox: what is not enforced, and whom it did not let through.
@@ -163,6 +188,7 @@ impl Task {
     pub(super) async fn close_link(&mut self) {
         if let Some(link) = self.link.take() {
             link.close().await;
+            self.live.lock().expect("no panic while locked").group = None;
         }
         self.checkpoints.clear();
         self.show_checkpoints(None);
@@ -217,6 +243,7 @@ impl Task {
             None => None,
         };
         self.drain_output();
+        let why = why.or_else(|| self.live.lock().expect("no panic while locked").take_ended_for(&self.info));
         let Some(running) = self.running.take() else {
             let what = death_message(status, why.as_deref(), "");
             self.idle_deaths += 1;
