@@ -4,8 +4,8 @@
 
 use super::confine::Network;
 
-/// System calls that fail with EPERM: what could change the namespaces and mounts, reach into other processes, or is a large part of
-/// the kernel's attack surface that Python code does not need.
+/// System calls that fail with EPERM: what could change the namespaces and mounts, reach into other processes, keep memory that no
+/// process is counted for, or is a large part of the kernel's attack surface that Python code does not need.
 const DENIED: &[libc::c_long] = &[
     libc::SYS_acct,
     libc::SYS_add_key,
@@ -31,6 +31,7 @@ const DENIED: &[libc::c_long] = &[
     libc::SYS_keyctl,
     libc::SYS_lookup_dcookie,
     MEMFD_SECRET,
+    libc::SYS_msgget,
     libc::SYS_mount,
     libc::SYS_mount_setattr,
     libc::SYS_move_mount,
@@ -53,6 +54,7 @@ const DENIED: &[libc::c_long] = &[
     libc::SYS_request_key,
     libc::SYS_setns,
     libc::SYS_settimeofday,
+    libc::SYS_shmget,
     libc::SYS_swapoff,
     libc::SYS_swapon,
     libc::SYS_syslog,
@@ -123,6 +125,8 @@ pub fn seccomp_program(network: Network) -> Vec<u8> {
     }
     // Its flags are in memory, where a filter cannot look. The C library then takes clone.
     filter.answer_if(libc::BPF_JEQ, call(libc::SYS_clone3), refusal(libc::ENOSYS));
+    // Its memory belongs to no process and to no file system, so nothing but a group of the kernel's would count it.
+    filter.answer_if(libc::BPF_JEQ, call(libc::SYS_memfd_create), refusal(libc::ENOSYS));
     // The same with its mode. Programs then take openat.
     filter.answer_if(libc::BPF_JEQ, call(libc::SYS_openat2), refusal(libc::ENOSYS));
     for &number in DENIED {

@@ -4,6 +4,7 @@
 use std::{
     collections::HashMap,
     fs,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -19,6 +20,8 @@ use super::Limits;
 pub const TICK: Duration = Duration::from_secs(1);
 /// How many files are counted at most; who has more is over any limit.
 const MAX_FILES: u64 = 500_000;
+/// And how many descriptors are looked at.
+const MAX_DESCRIPTORS: usize = 50_000;
 /// A file costs at least this much, also an empty one.
 const LEAST_FILE_BYTES: u64 = 512;
 /// Counting files may take this part of the time.
@@ -156,13 +159,13 @@ impl Watched {
         {
             return Some(Passed::Memory { mb, victims });
         }
-        let bytes = self.too_many_bytes(at)?;
+        let bytes = self.too_many_bytes(at, &mine)?;
         let victims =
             mine.into_iter().filter(|process| Some(process.pid) != at.keeper && !at.copies.contains(&process.pid));
         Some(Passed::Disk { mb: bytes >> 20, victims: victims.collect(), strikes: self.strikes })
     }
 
-    fn too_many_bytes(&mut self, at: &Look<'_>) -> Option<u64> {
+    fn too_many_bytes(&mut self, at: &Look<'_>, mine: &[Process]) -> Option<u64> {
         const MORE: u64 = 1 << 20;
         let directory = at.directory?;
         let now = Instant::now();
@@ -170,7 +173,7 @@ impl Watched {
             return None;
         }
         let limit = at.limits.disk_mb << 20;
-        let bytes = size_of(directory, limit.max(self.disk_bytes + MORE));
+        let bytes = size_of(directory, limit.max(self.disk_bytes + MORE)) + size_of_deleted(directory, mine);
         self.disk_due = Some(now + now.elapsed() * DISK_SHARE);
         if bytes <= limit {
             (self.disk_bytes, self.strikes) = (0, 0);
@@ -250,6 +253,25 @@ fn size_of(directory: &Path, enough: u64) -> u64 {
     bytes
 }
 
+/// What is held open of a directory's files after they were deleted. A file that several hold counts once.
+fn size_of_deleted(directory: &Path, processes: &[Process]) -> u64 {
+    let Ok(device) = fs::metadata(directory).map(|metadata| metadata.dev()) else { return 0 };
+    let mut held: HashMap<u64, u64> = HashMap::new();
+    let descriptors = processes
+        .iter()
+        .flat_map(|process| fs::read_dir(format!("/proc/{}/fd", process.pid)).into_iter().flatten().flatten());
+    for descriptor in descriptors.take(MAX_DESCRIPTORS) {
+        if let Ok(metadata) = fs::metadata(descriptor.path())
+            && metadata.is_file()
+            && metadata.nlink() == 0
+            && metadata.dev() == device
+        {
+            held.insert(metadata.ino(), metadata.blocks() * 512);
+        }
+    }
+    held.into_values().sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -278,6 +300,11 @@ mod tests {
         std::os::unix::fs::symlink("/usr", base.join("a/usr")).unwrap();
         let size = size_of(&base.join("a"), u64::MAX);
         assert!((3 << 20..4 << 20).contains(&size), "{size}");
+        let held = fs::File::open(base.join("a/b/big")).unwrap();
+        fs::remove_file(base.join("a/b/big")).unwrap();
+        let me = Processes::now().below(&[std::process::id().cast_signed()]);
+        assert!(size_of(&base.join("a"), u64::MAX) < 1 << 20 && size_of_deleted(&base, &me) >= 3 << 20);
+        drop(held);
         fs::remove_dir_all(base).unwrap();
     }
 }

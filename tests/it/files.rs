@@ -563,7 +563,7 @@ fn json_of(body: &str) -> Value {
 fn uploads_and_downloads_go_to_the_workspace() {
     let home = Home::new();
     let server = home.serve();
-    let open = json!({"name": "lab", "from": {"cwd": home.work()}}).to_string();
+    let open = json!({"name": "lab", "sandbox": "open", "from": {"cwd": home.work()}}).to_string();
     assert_eq!(server.request("POST", "/api/sessions", open).send().status, 200);
     let post = |query: &str, body: &[u8]| server.request("POST", &format!("/files/upload?target=lab{query}"), body);
     let answer = post("&path=data/one.txt", b"0123456789").send();
@@ -632,7 +632,7 @@ fn uploads_and_downloads_go_to_the_workspace() {
 fn the_fields_of_a_form_say_where_its_files_go() {
     let home = Home::new();
     let server = home.serve();
-    let open = json!({"name": "lab", "from": {"cwd": home.work()}}).to_string();
+    let open = json!({"name": "lab", "sandbox": "open", "from": {"cwd": home.work()}}).to_string();
     assert_eq!(server.request("POST", "/api/sessions", open).send().status, 200);
     let field =
         |name: &str, value: &str| format!("--B\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n");

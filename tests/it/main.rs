@@ -16,6 +16,7 @@ mod commands;
 mod daemon;
 mod death;
 mod displays;
+mod escape;
 mod exec;
 mod execute;
 mod faults;

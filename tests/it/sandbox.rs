@@ -291,3 +291,98 @@ fn a_session_tells_what_of_its_sandbox_holds() {
         assert!(open.session.full_status().await.enforced.is_empty());
     });
 }
+
+#[test]
+fn who_takes_more_memory_than_is_his_is_ended_and_told() {
+    on_newest_python(async |core| {
+        let test = "who_takes_more_memory_than_is_his_is_ended_and_told";
+        let Some(session) = open(core, test, options(core, json!({"memory_mb": 200}))).await else { return };
+        session.value("x = 1").await;
+        core.wait_for_checkpoint(&session, 1).await;
+        // Less than one process may map, but more than all may use.
+        let report = session.run("import time\nhoard = bytearray(400 << 20)\ntime.sleep(60)").await;
+        assert_eq!(report.outcome, pylair::session::Outcome::Died, "{report:#?}");
+        let message = &report.error.as_ref().expect("it is told").message;
+        assert!(message.contains("200 MB"), "{message}");
+        assert_eq!(session.value("x").await, "1", "it came back");
+    });
+}
+
+#[test]
+fn who_fills_the_disk_is_ended_and_may_clean_up() {
+    on_newest_python(async |core| {
+        let test = "who_fills_the_disk_is_ended_and_may_clean_up";
+        let Some(session) = open(core, test, options(core, json!({"disk_mb": 5}))).await else { return };
+        let code = "import time\nfor n in range(8): open(f'big-{n}', 'wb').write(bytes(1 << 20))\ntime.sleep(60)";
+        let report = session.run(code).await;
+        let message = &report.error.as_ref().expect("it is told").message;
+        assert!(message.contains("may take 5 MB"), "{message}");
+        assert_eq!(session.value("import os\nfor n in range(8): os.unlink(f'big-{n}')\nos.listdir()").await.len(), 33);
+        // Files that have no name any more are there all the same.
+        let code = "import time\nfile = open('big', 'wb'); os = __import__('os'); os.unlink('big')\n\
+                    file.write(bytes(8 << 20)); file.flush()\ntime.sleep(60)";
+        let report = session.run(code).await;
+        assert!(report.error.as_ref().is_some_and(|error| error.message.contains("may take 5 MB")), "{report:#?}");
+    });
+}
+
+#[test]
+fn time_ends_a_session() {
+    on_newest_python(async |core| {
+        for (rules, words) in
+            [(json!({"wall_s": 2}), "its time of 2 s is over"), (json!({"cpu_s": 1}), "processor time")]
+        {
+            let Some(session) = open(core, "time_ends_a_session", options(core, rules)).await else { return };
+            // Two processes, each of which stays below what the kernel holds each of them to.
+            let code = "import os, time\nos.fork()\nend = time.process_time() + 0.9\nwhile time.process_time() < end: pass\ntime.sleep(60)";
+            let job = session.start(code).await;
+            let told = crate::support::core::report(&job).await;
+            assert!(told.notes.iter().any(|note| note.contains(words)), "{told:#?}");
+            let error = core.daemon.sessions.find(&core.caller, &session.session.info.name).expect_err("it is closed");
+            assert!(error.to_string().contains(words), "{error}");
+        }
+    });
+}
+
+#[test]
+fn ordinary_programs_work_in_a_workspace() {
+    on_newest_python(async |core| {
+        let test = "ordinary_programs_work_in_a_workspace";
+        let Some(session) = open(core, test, options(core, json!("workspace"))).await else { return };
+        for (code, value) in [
+            (
+                "import subprocess; subprocess.check_output(['sh', '-c', 'echo hello | tr a-z A-Z'], text=True)",
+                "'HELLO\\n'",
+            ),
+            (
+                "import multiprocessing as mp; m = mp.get_context('fork'); p = m.Pool(2); r = p.map(abs, [-1, -2]); p.terminate(); p.join(); r",
+                "[1, 2]",
+            ),
+            (
+                "import threading; out = []; t = threading.Thread(target=lambda: out.append(7)); t.start(); t.join(); out",
+                "[7]",
+            ),
+            (
+                "from multiprocessing import shared_memory; s = shared_memory.SharedMemory(create=True, size=100); s.close(); s.unlink()",
+                "",
+            ),
+            ("import sqlite3; c = sqlite3.connect('db'); c.execute('select 6 * 7').fetchone()", "(42,)"),
+            ("c.close(); del c, p, m, s, t\nimport tempfile; tempfile.mkdtemp().startswith('/tmp')", "True"),
+            (
+                "import asyncio, sys\nasync def f():\n    p = await asyncio.create_subprocess_exec(sys.executable, '-c', 'print(5)', stdout=-1)\n    return (await p.communicate())[0]\nasyncio.run(f())",
+                "b'5\\n'",
+            ),
+        ] {
+            assert_eq!(session.value(code).await, value, "{code}");
+        }
+        session.value("x = 1").await;
+        let cell = session.session.status().cell;
+        core.wait_for_checkpoint(&session, cell).await;
+        session.value("x = 2").await;
+        session.session.undo(Some(cell)).await.expect("it goes back");
+        assert_eq!(session.value("x").await, "1");
+        let branch = core.branch(&session, None).await.expect("it branches");
+        assert_eq!(branch.value("x").await, "1");
+        assert!(!branch.session.enforced().is_empty());
+    });
+}
