@@ -5,6 +5,7 @@
 
 pub use super::nursery::WORKSPACE;
 use super::nursery::{INNER_ID, KeeperRequest, PROXY_PORT};
+use super::private_root;
 use super::seccomp::seccomp_program;
 use crate::python::Interpreter;
 use crate::sandbox::Terms;
@@ -13,6 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -154,6 +156,28 @@ impl Confinement {
             "landlock": has_ruleset,
             "trial": self.trial,
         })
+    }
+
+    /// For a machine without namespaces: the walls that a process can put up around itself. The workspace is where it is, others' files are
+    /// closed by Landlock alone, and there is neither a network nor a `/tmp`.
+    pub fn bare(mut self) -> Self {
+        self.network = Network::None;
+        // It would count all processes of the user's.
+        self.limits.remove("RLIMIT_NPROC");
+        self.writable.extend(self.workspace.take());
+        self
+    }
+
+    /// The `confine` object of a fork request for [`Self::bare`], and the Landlock ruleset that goes with it where there is one. Blocks.
+    pub fn bare_message(&self) -> (Value, Option<OwnedFd>) {
+        let mut readable = self.read_only.clone();
+        readable.extend_from_slice(&self.readable);
+        let ruleset = private_root::landlock_ruleset(&readable, &self.writable, &[], false, None).unwrap_or_default();
+        let mut message = self.confine_message(ruleset.is_some());
+        message["bare"] = true.into();
+        message["uid"] = Value::Null;
+        message["gid"] = Value::Null;
+        (message, ruleset)
     }
 
     /// What programs inside are told of the proxy, in the words they know.

@@ -381,7 +381,7 @@ fn confine(request: &KeeperRequest, granted: Vec<Granted>, identity: Identity) -
     let mut readable = request.read_only.clone();
     readable.extend_from_slice(&request.readable);
     let port = request.proxy.then_some(PROXY_PORT);
-    let ruleset = private_root::landlock_ruleset(&readable, &writable, request.network, port)?;
+    let ruleset = private_root::landlock_ruleset(&readable, &writable, private_root::SCRATCH, request.network, port)?;
     let listener = port.map(listen_on_loopback).transpose().map_err(Error::Loopback)?;
     give_up_capabilities().map_err(Error::Capabilities)?;
     // The session has the same user, and must not get at our memory and descriptors.

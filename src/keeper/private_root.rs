@@ -65,7 +65,7 @@ const ETC: &[&str] = &[
 const DEVICES: &[&str] = &["/dev/full", "/dev/null", "/dev/random", "/dev/urandom", "/dev/zero"];
 
 /// Written and executed freely, out of one budget.
-const SCRATCH: &[&str] = &["/dev/shm", "/tmp"];
+pub(super) const SCRATCH: &[&str] = &["/dev/shm", "/tmp"];
 
 /// Where the new root is put together. Nothing is looked up by path below it any more, so it may hide a source.
 const WORKBENCHES: &[&str] = &["/tmp", "/mnt", "/run", "/usr"];
@@ -210,10 +210,11 @@ impl Sources {
     }
 }
 
-/// The rules for what [`Sources::build`] made, or `None` where the kernel has no Landlock.
+/// The rules for what [`Sources::build`] made, or for the same without it, or `None` where the kernel has no Landlock.
 pub(super) fn landlock_ruleset(
     read_only: &[PathBuf],
     writable: &[PathBuf],
+    scratch: &[&str],
     network: bool,
     proxy: Option<u16>,
 ) -> Result<Option<OwnedFd>, Error> {
@@ -236,7 +237,7 @@ pub(super) fn landlock_ruleset(
         .add_rules(path_beneath_rules(SYSTEM.iter().chain(ETC), reading | AccessFs::Execute))?
         .add_rules(path_beneath_rules(read_only, reading | AccessFs::Execute))?
         .add_rules(path_beneath_rules(DEVICES, device))?
-        .add_rules(path_beneath_rules(SCRATCH, everything))?
+        .add_rules(path_beneath_rules(scratch, everything))?
         .add_rules(path_beneath_rules(writable, everything))?
         .add_rules(proxy)?;
     Ok(ruleset.into())

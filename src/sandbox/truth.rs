@@ -54,7 +54,13 @@ pub struct Grouped {
 }
 
 /// All that was promised, in the order in which people ask.
-pub fn enforced(terms: &Terms, trial: &Trial, grouped: Grouped, has_own_directory: bool) -> Vec<Enforced> {
+pub fn enforced(
+    terms: &Terms,
+    trial: &Trial,
+    grouped: Grouped,
+    has_namespaces: bool,
+    has_own_directory: bool,
+) -> Vec<Enforced> {
     let limits = &terms.limits;
     let failed = |what, error: &Option<String>, tried: &str| match error {
         Some(error) => Enforced { what, how: How::Kernel, detail: format!("{tried}: {error}") },
@@ -103,6 +109,10 @@ pub fn enforced(terms: &Terms, trial: &Trial, grouped: Grouped, has_own_director
         }
     };
     let held = |what, detail| Enforced { what, how: How::Kernel, detail };
+    let in_namespaces = |what, detail| match has_namespaces {
+        true => held(what, detail),
+        false => Enforced { what, how: How::No, detail: "there are no namespaces here".to_owned() },
+    };
     let watched = |what, detail| Enforced { what, how: How::Watched, detail };
     let mut all = vec![
         failed("read_outside", &trial.read, "reading a file outside"),
@@ -114,13 +124,13 @@ pub fn enforced(terms: &Terms, trial: &Trial, grouped: Grouped, has_own_director
         privileges,
         failed("system_calls", &trial.calls, "unshare"),
         memory,
-        held(
+        in_namespaces(
             "processes",
             format!("{} (RLIMIT_NPROC{})", limits.processes, if grouped.processes { ", cgroup" } else { "" }),
         ),
         held("open_files", format!("{} for each process", limits.open_files)),
         held("file_size", format!("{} MB for each file", limits.file_size_mb)),
-        held("tmp", format!("{} MB", limits.tmp_mb)),
+        in_namespaces("tmp", format!("{} MB", limits.tmp_mb)),
     ];
     if has_own_directory {
         all.push(watched("disk", format!("{} MB in the workspace", limits.disk_mb)));
@@ -162,7 +172,7 @@ mod tests {
             "signal": "ESRCH", "memory": "ENOMEM", "calls": "EPERM", "others": 0,
             "status": {"CapBnd": "0000", "CapEff": "0000", "NoNewPrivs": "1", "Seccomp": "2"}});
         let trial: Trial = serde_json::from_value(trial).unwrap();
-        let all = enforced(&terms(), &trial, Grouped::default(), true);
+        let all = enforced(&terms(), &trial, Grouped::default(), true, true);
         assert_eq!((how(&all, "read_outside"), how(&all, "daemon")), (How::Kernel, How::No));
         assert_eq!(
             (how(&all, "memory"), how(&all, "disk"), how(&all, "privileges")),
@@ -170,7 +180,7 @@ mod tests {
         );
         assert!(missing(&all).unwrap().starts_with("daemon ("));
         // A worker that says nothing has shown nothing.
-        let all = enforced(&terms(), &Trial::default(), Grouped::default(), true);
+        let all = enforced(&terms(), &Trial::default(), Grouped::default(), true, true);
         assert_eq!(
             (how(&all, "read_outside"), how(&all, "network"), how(&all, "privileges")),
             (How::No, How::No, How::No)

@@ -27,6 +27,9 @@ const LEAST_FILE_BYTES: u64 = 512;
 /// Counting files may take this part of the time.
 const DISK_SHARE: u32 = 20;
 
+/// How long a session that was stopped for its files has to delete some.
+const DISK_GRACE: Duration = Duration::from_secs(10);
+
 /// One process as `/proc` shows it.
 #[derive(Debug, Clone, Copy)]
 pub struct Process {
@@ -127,6 +130,7 @@ pub struct Watched {
     /// How much there was when its processes were last ended for it.
     disk_bytes: u64,
     strikes: u32,
+    struck: Option<Instant>,
 }
 
 /// A session as it is looked at.
@@ -150,9 +154,9 @@ impl Watched {
         let mine = processes.below(&roots);
         let ticks = mine.iter().map(|process| process.ticks).sum();
         self.ticks = self.ticks.max(ticks);
-        let seconds = self.ticks / rustix::param::clock_ticks_per_second().max(1);
-        if at.limits.cpu_s.is_some_and(|limit| seconds > limit) {
-            return Some(Passed::Cpu { seconds });
+        let second = rustix::param::clock_ticks_per_second().max(1);
+        if at.limits.cpu_s.is_some_and(|limit| self.ticks > limit.saturating_mul(second)) {
+            return Some(Passed::Cpu { seconds: self.ticks.div_ceil(second) });
         }
         if !at.memory_is_held
             && let Some((mb, victims)) = too_large(&mine, at.keeper, at.limits.memory_mb)
@@ -176,14 +180,15 @@ impl Watched {
         let bytes = size_of(directory, limit.max(self.disk_bytes + MORE)) + size_of_deleted(directory, mine);
         self.disk_due = Some(now + now.elapsed() * DISK_SHARE);
         if bytes <= limit {
-            (self.disk_bytes, self.strikes) = (0, 0);
+            (self.disk_bytes, self.strikes, self.struck) = (0, 0, None);
             return None;
         }
         // Whoever was stopped for it may go on and delete files, but not write more.
-        if self.strikes > 0 && bytes <= self.disk_bytes + MORE {
+        if bytes <= self.disk_bytes + MORE && self.struck.is_some_and(|struck| struck.elapsed() < DISK_GRACE) {
             return None;
         }
         self.disk_bytes = bytes;
+        self.struck = Some(now);
         self.strikes += 1;
         Some(bytes)
     }

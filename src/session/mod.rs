@@ -47,7 +47,7 @@ use crate::{
     output::Outputs,
     packages::{Environment, Packages},
     probe::{
-        link::{Probes, Refusal},
+        link::{Probes, Refusal, Walls},
         wire::Op,
     },
     python::{Interpreter, Interpreters},
@@ -162,6 +162,7 @@ pub struct Info {
     pub interpreter: Interpreter,
     pub base: Option<Interpreter>,
     pub terms: Terms,
+    pub walls: Walls,
     pub startup: Option<String>,
     pub preload: Vec<String>,
     pub environment: Arc<Environment>,
@@ -174,12 +175,12 @@ pub struct Info {
 
 impl Info {
     fn enforced(&self, trial: &truth::Trial, grouped: Grouped) -> Vec<Enforced> {
-        truth::enforced(&self.terms, trial, grouped, self.own_directory().is_some())
+        truth::enforced(&self.terms, trial, grouped, self.walls == Walls::All, self.own_directory().is_some())
     }
 
     /// The directory that was made for it, when it is confined.
     fn own_directory(&self) -> Option<&std::path::Path> {
-        (self.workspace.path != self.workspace.seen_as).then_some(&*self.workspace.path)
+        (self.terms.profile.is_confined() && !self.definition.is_bound).then_some(&*self.workspace.path)
     }
 }
 

@@ -19,6 +19,7 @@ use crate::{
     journal::EventKind,
     keeper::confine::{self, Confinement},
     packages,
+    probe::link::{self, Walls},
     python::Interpreter,
     sandbox::{Profile, Terms, Wish, rules::Asker},
 };
@@ -198,6 +199,7 @@ impl Sessions {
         let again = opening.again.as_ref();
         let terms = self.settle(caller, options.sandbox, again.is_some()).await?;
         let profile = terms.profile;
+        let walls = self.walls_for(profile).await?;
         let handle: Arc<str> = again.map_or_else(new_handle, |definition| definition.handle.clone()).into();
         let (cwd, own) = self.place_for(caller, options.cwd.as_ref(), profile, &handle).await?;
         if !cwd.is_dir() {
@@ -245,7 +247,14 @@ impl Sessions {
         let ttl = if name == handle { FRESH_TTL.min(self.parts.session_ttl) } else { self.parts.session_ttl };
         let (workspace, directory) = match own {
             Some(own) => own,
-            None if is_bound => (Workspace { owner: confine::new_outer_id(), ..Workspace::open(&cwd) }, None),
+            None if is_bound => {
+                let owner = if walls == Walls::All { confine::new_outer_id() } else { None };
+                (Workspace { owner, ..Workspace::open(&cwd) }, None)
+            }
+            None if walls == Walls::Bare => {
+                let (workspace, directory) = self.make_directory(&handle, None).await?;
+                (Workspace { seen_as: workspace.path.clone(), ..workspace }, Some(directory))
+            }
             None if profile.is_confined() => {
                 let (workspace, directory) = self.make_directory(&handle, confine::new_outer_id()).await?;
                 (workspace, Some(directory))
@@ -285,6 +294,7 @@ impl Sessions {
             interpreter,
             base,
             terms,
+            walls,
             startup: options.startup,
             preload: options.preload,
             environment,
@@ -375,6 +385,21 @@ impl Sessions {
             return Err(Error::NotAllowed("open a session without a sandbox"));
         }
         Ok(terms)
+    }
+
+    /// What of a sandbox this machine has. Less than all is an error, unless it is wanted.
+    async fn walls_for(&self, profile: Profile) -> Result<Walls, Error> {
+        if !profile.is_confined() {
+            return Ok(Walls::All);
+        }
+        match self.parts.probes.nursery().await {
+            Ok(_) => Ok(Walls::All),
+            Err(error) if self.parts.best_effort => {
+                tracing::warn!(%error, "a session is confined as far as this machine can");
+                Ok(Walls::Bare)
+            }
+            Err(error) => Err(link::Error::from(error).into()),
+        }
     }
 
     /// Where a session works, and the directory that was made for it if the caller is nowhere, as over HTTP.

@@ -340,7 +340,8 @@ async fn open(
     }
     let body: OpenRequest = parse(&body)?;
     let caller = caller_with_target(&daemon, entrance, body.from).await;
-    Ok(Json(daemon.sessions.open(&caller, body.options).await?.status()).into_response())
+    let session = daemon.sessions.open(&caller, body.options).await?;
+    Ok(Json(session::Status { enforced: session.enforced(), ..session.status() }).into_response())
 }
 
 async fn close(

@@ -14,7 +14,7 @@ use pylair::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{Core, TestSession, on_newest_python, skip};
+use crate::support::{Core, Home, TestSession, on_newest_python, skip};
 
 fn options(core: &Core, sandbox: Value) -> OpenOptions {
     let (name, value) = core.home.marker();
@@ -336,7 +336,7 @@ fn time_ends_a_session() {
             // Two processes, each of which stays below what the kernel holds each of them to.
             let code = "import os, time\nos.fork()\nend = time.process_time() + 0.9\nwhile time.process_time() < end: pass\ntime.sleep(60)";
             let job = session.start(code).await;
-            let told = crate::support::core::report(&job).await;
+            let told = crate::support::report(&job).await;
             assert!(told.notes.iter().any(|note| note.contains(words)), "{told:#?}");
             let error = core.daemon.sessions.find(&core.caller, &session.session.info.name).expect_err("it is closed");
             assert!(error.to_string().contains(words), "{error}");
@@ -385,4 +385,43 @@ fn ordinary_programs_work_in_a_workspace() {
         assert_eq!(branch.value("x").await, "1");
         assert!(!branch.session.enforced().is_empty());
     });
+}
+
+/// What the doctor says of a machine on which no namespace can be made: inside one that allows no more.
+fn doctor_without_namespaces(home: &Home) -> Option<Vec<Value>> {
+    let script = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$0\" doctor --json";
+    let said = std::process::Command::new("unshare")
+        .args(["--user", "--map-root-user", "sh", "-c", script])
+        .arg(&home.program)
+        .env_clear()
+        .envs(&home.env)
+        .output();
+    let findings: Value = serde_json::from_slice(&said.ok()?.stdout).ok()?;
+    findings["trials"].as_array().cloned()
+}
+
+#[test]
+fn where_a_sandbox_does_not_hold_there_is_none_unless_it_is_wanted() {
+    let test = "where_a_sandbox_does_not_hold_there_is_none_unless_it_is_wanted";
+    let find = |trials: &[Value], what: &str| trials.iter().find(|trial| trial["what"] == what).expect(what).clone();
+    let home = Home::new();
+    let Some(trials) = doctor_without_namespaces(&home) else { return skip(test, "no user namespace can be made") };
+    let refused = find(&trials, "workspace");
+    assert_eq!(refused["works"], false, "{refused:#}");
+    let why = refused["detail"].as_str().expect("it says why");
+    assert!(why.contains("max_user_namespaces") && why.contains("sandbox_best_effort"), "{why}");
+    assert_eq!(find(&trials, "session")["works"], true);
+
+    let home = Home::new().set("PYLAIR_SANDBOX_BEST_EFFORT", "true");
+    let opened = find(&doctor_without_namespaces(&home).expect("it worked before"), "workspace");
+    assert_eq!(opened["works"], true, "{opened:#}");
+    let how = |what: &str| {
+        let all = opened["enforced"].as_array().expect("it is told");
+        all.iter().find(|promise| promise["what"] == what).expect(what)["how"].clone()
+    };
+    for (what, expected) in
+        [("see_processes", "no"), ("tmp", "no"), ("system_calls", "kernel"), ("privileges", "kernel")]
+    {
+        assert_eq!(how(what), expected, "{what}: {opened:#}");
+    }
 }

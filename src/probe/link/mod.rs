@@ -167,6 +167,14 @@ pub struct Link {
     burst: Burst,
 }
 
+/// How much of a sandbox there is to be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Walls {
+    All,
+    /// No namespaces: what a process can do to itself.
+    Bare,
+}
+
 /// What all links share whose workers are below one keeper.
 #[derive(Debug, Default)]
 pub struct Family {
@@ -215,15 +223,15 @@ impl Link {
     pub async fn open(
         probes: &Probes,
         wanted: &Wanted<'_>,
-        terms: &Terms,
+        (terms, walls): (&Terms, Walls),
         place: Place<'_>,
         start: Start,
     ) -> Result<Self, Error> {
         let key = Key::new(wanted);
         let confinement = Confinement::new(terms, wanted.interpreter, place, probes.trial());
         let nursery = match &confinement {
-            Some(_) => Some(probes.nursery().await?),
-            None => None,
+            Some(_) if walls == Walls::All => Some(probes.nursery().await?),
+            _ => None,
         };
         let template = probes.templates.get(&key, nursery.as_ref()).await?;
         let mut first = Vec::with_capacity(4096);
@@ -234,12 +242,16 @@ impl Link {
         );
         let result = if let (Some(confinement), Some(nursery)) = (&confinement, &nursery) {
             let keeper = nursery.keeper(&confinement.keeper_request()).await?;
-            Self::fork(template, Some((confinement, terms, keeper)), &first).await
+            Self::fork(template, Some((confinement, terms, keeper)), None, &first).await
+        } else if let Some(confinement) = confinement {
+            let bare = tokio::task::spawn_blocking(move || confinement.bare().bare_message()).await;
+            let bare = bare.map_err(|error| Error::Descriptors(io::Error::other(error)))?;
+            Self::fork(template, None, Some(bare), &first).await
         } else {
             let link = match probes.take_spare(&key, &template) {
                 Some(spare) if spare.write(&first).await.is_ok() => Ok(spare),
                 // There is none, or it ended just now, before anything of the session's had run in it.
-                _ => Self::fork(template.clone(), None, &first).await,
+                _ => Self::fork(template.clone(), None, None, &first).await,
             };
             probes.make_spare(key.clone(), template);
             link
@@ -254,6 +266,7 @@ impl Link {
     async fn fork(
         template: Arc<Template>,
         confined: Option<(&Confinement, &Terms, nursery::ConfinedKeeper)>,
+        bare: Option<(serde_json::Value, Option<OwnedFd>)>,
         first: &[u8],
     ) -> Result<Self, Error> {
         let (ours, theirs) = Ends::new()?;
@@ -268,7 +281,9 @@ impl Link {
         } else {
             let (keeper, keeper_end) = Control::pair().map_err(Error::Descriptors)?;
             passed.push(keeper_end.as_fd());
-            let failed = template.fork(None, &passed)?;
+            let (confine, ruleset) = bare.as_ref().map(|(confine, ruleset)| (confine, ruleset.as_ref())).unzip();
+            passed.extend(ruleset.flatten().map(AsFd::as_fd));
+            let failed = template.fork(confine, &passed)?;
             (Some(keeper), failed)
         };
         let mut keeper_pidfd = None;

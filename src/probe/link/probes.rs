@@ -71,7 +71,7 @@ impl Probes {
         };
         tokio::spawn(async move {
             tokio::time::sleep(SPARE_DELAY).await;
-            let spare = Link::fork(template, None, &[]).await;
+            let spare = Link::fork(template, None, None, &[]).await;
             let mut spares = spares.lock().expect("no panic while locked");
             match spare {
                 // Nobody waits for it if the daemon has ended them all meanwhile.

@@ -11,7 +11,7 @@ use crate::{
     journal::EventKind,
     keeper::confine::Place,
     probe::{
-        link::{self, Link, LinkEvent},
+        link::{self, Link, LinkEvent, Walls},
         template::Wanted,
         wire::{Event, Op, Raised, Reply, Start},
     },
@@ -54,7 +54,7 @@ impl Task {
             preload: &info.preload,
             python_path: &python_path,
             owner: &info.owner,
-            confined: info.terms.profile.is_confined(),
+            confined: info.terms.profile.is_confined() && info.walls == Walls::All,
         };
         let prefix = info.interpreter.is_venv().then(|| info.interpreter.prefix.display().to_string());
         let start = Start {
@@ -73,7 +73,7 @@ impl Task {
         };
         // Whatever hung at a fork was loaded into the worker that is gone.
         self.checkpoints_given_up = false;
-        let link = Link::open(&self.parts.probes, &wanted, &info.terms, place, start).await?;
+        let link = Link::open(&self.parts.probes, &wanted, (&info.terms, info.walls), place, start).await?;
         let trial = link.trial().cloned().unwrap_or_default();
         self.link = Some(link);
         if info.terms.profile.is_confined() {
