@@ -160,6 +160,7 @@ impl Confinement {
 
     /// For a machine without namespaces: the walls that a process can put up around itself. The workspace is where it is, others' files are
     /// closed by Landlock alone, and there is neither a network nor a `/tmp`.
+    #[must_use]
     pub fn bare(mut self) -> Self {
         self.network = Network::None;
         // It would count all processes of the user's.

@@ -88,6 +88,7 @@ impl Drop for Groups {
 
 impl Base {
     fn make(&self, handle: &str, settings: &[(&str, String)], processes: &impl Fn() -> Vec<i32>) -> Option<PathBuf> {
+        const ROUNDS: usize = 8;
         let path = self.path.join(handle);
         match fs::create_dir(&path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return None,
@@ -100,7 +101,6 @@ impl Base {
             let _absent = fs::write(path.join(file), value);
         }
         // A process that forks while it is being moved leaves a child behind, which is found the next time.
-        const ROUNDS: usize = 8;
         for _ in 0..ROUNDS {
             let inside = read_pids(&path);
             let outside: Vec<_> = processes().into_iter().filter(|pid| !inside.contains(pid)).collect();

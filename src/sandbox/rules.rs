@@ -186,8 +186,10 @@ pub struct Rules {
     pub wall_s: Option<u64>,
 }
 
+type Limit = (&'static str, u64, fn(&Rules) -> Option<u64>);
+
 /// The limits by their names, with the least that a session can live with.
-const LIMITS: [(&str, u64, fn(&Rules) -> Option<u64>); 8] = [
+const LIMITS: [Limit; 8] = [
     ("memory_mb", 64, |rules| rules.memory_mb),
     ("cpu_s", 1, |rules| rules.cpu_s),
     ("processes", 4, |rules| rules.processes),
@@ -321,12 +323,12 @@ impl Terms {
     /// Settles what was asked for. Looks at the paths, so it blocks for a moment.
     pub fn settle(wish: Option<Wish>, asker: Asker, settings: &Settings, protected: &Protected) -> Result<Self, Error> {
         let asked = wish.map(Wish::into_rules).unwrap_or_default();
-        let profile = match (&asked.profile, &settings.defaults.profile) {
-            (Some(name), _) => name.parse()?,
-            // Rules without a profile are about a sandbox, so there has to be one.
-            (None, _) if !asked.has_only_a_profile() => Profile::Workspace,
-            (None, Some(name)) => name.parse()?,
-            (None, None) => asker.default,
+        // Rules without a profile are about a sandbox, so there has to be one.
+        let default = if asked.has_only_a_profile() { settings.defaults.profile.as_ref() } else { None };
+        let profile = match asked.profile.as_ref().or(default) {
+            Some(name) => name.parse()?,
+            None if asked.has_only_a_profile() => asker.default,
+            None => Profile::Workspace,
         };
         if profile == Profile::Open {
             let wish = Wish::Profile(profile.name().to_owned());

@@ -109,9 +109,12 @@ pub fn enforced(
         }
     };
     let held = |what, detail| Enforced { what, how: How::Kernel, detail };
-    let in_namespaces = |what, detail| match has_namespaces {
-        true => held(what, detail),
-        false => Enforced { what, how: How::No, detail: "there are no namespaces here".to_owned() },
+    let in_namespaces = |what, detail| {
+        if has_namespaces {
+            held(what, detail)
+        } else {
+            Enforced { what, how: How::No, detail: "there are no namespaces here".to_owned() }
+        }
     };
     let watched = |what, detail| Enforced { what, how: How::Watched, detail };
     let mut all = vec![

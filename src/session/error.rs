@@ -44,7 +44,7 @@ pub enum Error {
     #[error("{0}")]
     BadArgument(String),
     #[error(transparent)]
-    Sandbox(sandbox::Error),
+    Sandbox(#[from] sandbox::Error),
     #[error("this machine does not hold what the profile `{profile}` promises: {missing}")]
     NotEnforced { profile: &'static str, missing: String },
     #[error("more than one client is near: {}", candidates.join(", "))]
@@ -101,7 +101,12 @@ impl Error {
             Self::UnknownJob { .. } => "unknown_job",
             Self::Busy { .. } => "busy",
             Self::NameTaken(_) => "name_taken",
-            Self::BadName(_) | Self::CodeTooLong(_) | Self::NotADirectory(_) | Self::BadArgument(_) => "bad_argument",
+            Self::Sandbox(sandbox::Error::NotGranted { .. }) | Self::NotAllowed(_) => "not_allowed",
+            Self::BadName(_)
+            | Self::CodeTooLong(_)
+            | Self::NotADirectory(_)
+            | Self::BadArgument(_)
+            | Self::Sandbox(_) => "bad_argument",
             Self::TooMany { .. } => "too_many_sessions",
             Self::Refused(refusal) => refusal.known_kind(),
             Self::NotNow => "not_now",
@@ -110,8 +115,6 @@ impl Error {
             Self::NoCheckpoint { .. } => "no_checkpoint",
             Self::CannotBranch { .. } => "cannot_branch",
             Self::Ambiguous { .. } => "ambiguous_session",
-            Self::Sandbox(sandbox::Error::NotGranted { .. }) | Self::NotAllowed(_) => "not_allowed",
-            Self::Sandbox(_) => "bad_argument",
             Self::Startup(_) => "startup_failed",
             Self::Python(_) => "no_python",
             Self::Packages(error) => error.kind(),

@@ -21,7 +21,7 @@ use crate::{
     packages,
     probe::link::{self, Walls},
     python::Interpreter,
-    sandbox::{Profile, Terms, Wish, rules::Asker},
+    sandbox::{self, Profile, Terms, Wish, rules::Asker},
 };
 
 const MAX_ENV_BYTES: usize = 512 << 10;
@@ -210,11 +210,7 @@ impl Sessions {
             Some(definition) => definition.is_bound,
             None => profile == Profile::Workspace && options.cwd.is_some() && caller.may(Scope::Admin),
         };
-        let cwd = if is_bound {
-            self.parts.protected.check(&cwd, true).map_err(|error| Error::BadArgument(error.to_string()))?
-        } else {
-            cwd
-        };
+        let cwd = if is_bound { self.parts.protected.check(&cwd, true).map_err(sandbox::Error::from)? } else { cwd };
         if let Some(module) = options.preload.iter().find(|module| !is_module_name(module)) {
             return Err(Error::BadArgument(format!("`{module}` in `preload` is not the name of a module")));
         }
@@ -224,13 +220,7 @@ impl Sessions {
         };
         // What the caller's environment holds is none of a confined session's business.
         let lookup = caller.env.iter().chain(&options.env).map(|(name, value)| (name.clone(), value.clone())).collect();
-        let mut env =
-            if profile.is_confined() { caller::plain_environment("/tmp", "pylair") } else { (*caller.env).clone() };
-        env.extend(terms.env.iter().filter_map(|name| Some((name.clone(), caller.env.get(name)?.clone()))));
-        if !terms.allow_net.is_empty() {
-            env.extend(Confinement::proxy_environment());
-        }
-        env.extend(options.env.clone());
+        let env = environment(caller, &terms, &options.env);
         check_environment(&env)?;
         let interpreter = self
             .parts
@@ -247,19 +237,7 @@ impl Sessions {
         let ttl = if name == handle { FRESH_TTL.min(self.parts.session_ttl) } else { self.parts.session_ttl };
         let (workspace, directory) = match own {
             Some(own) => own,
-            None if is_bound => {
-                let owner = if walls == Walls::All { confine::new_outer_id() } else { None };
-                (Workspace { owner, ..Workspace::open(&cwd) }, None)
-            }
-            None if walls == Walls::Bare => {
-                let (workspace, directory) = self.make_directory(&handle, None).await?;
-                (Workspace { seen_as: workspace.path.clone(), ..workspace }, Some(directory))
-            }
-            None if profile.is_confined() => {
-                let (workspace, directory) = self.make_directory(&handle, confine::new_outer_id()).await?;
-                (workspace, Some(directory))
-            }
-            None => (Workspace::open(&cwd), None),
+            None => self.workspace_for(profile, walls, is_bound, &cwd, &handle).await?,
         };
         let opened_at = Timestamp::now();
         let definition = saved::Definition {
@@ -385,6 +363,29 @@ impl Sessions {
             return Err(Error::NotAllowed("open a session without a sandbox"));
         }
         Ok(terms)
+    }
+
+    /// Where the files of a session are, and the directory that was made for it if it is confined and works in one of its own.
+    async fn workspace_for(
+        &self,
+        profile: Profile,
+        walls: Walls,
+        is_bound: bool,
+        cwd: &std::path::Path,
+        handle: &Arc<str>,
+    ) -> Result<(Workspace, Option<Arc<OwnDirectory>>), Error> {
+        if !profile.is_confined() {
+            return Ok((Workspace::open(cwd), None));
+        }
+        let owner = if walls == Walls::All { confine::new_outer_id() } else { None };
+        if is_bound {
+            return Ok((Workspace { owner, ..Workspace::open(cwd) }, None));
+        }
+        let (mut workspace, directory) = self.make_directory(handle, owner).await?;
+        if walls == Walls::Bare {
+            workspace.seen_as.clone_from(&workspace.path);
+        }
+        Ok((workspace, Some(directory)))
     }
 
     /// What of a sandbox this machine has. Less than all is an error, unless it is wanted.
@@ -594,6 +595,22 @@ async fn close_idle(sessions: Weak<Sessions>) {
             sessions.put_away(&session, false).await;
         }
     }
+}
+
+/// What a session's processes find in their environment: of a caller's own, when it is confined, only what is passed on by name.
+fn environment(caller: &Caller, terms: &Terms, more: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    if !terms.profile.is_confined() {
+        let mut env = (*caller.env).clone();
+        env.extend(more.clone());
+        return env;
+    }
+    let mut env = caller::plain_environment("/tmp", "pylair");
+    env.extend(terms.env.iter().filter_map(|name| Some((name.clone(), caller.env.get(name)?.clone()))));
+    if !terms.allow_net.is_empty() {
+        env.extend(Confinement::proxy_environment());
+    }
+    env.extend(more.clone());
+    env
 }
 
 fn check_environment(env: &BTreeMap<String, String>) -> Result<(), Error> {

@@ -380,8 +380,6 @@ pub struct OpenArgs {
     startup: Option<String>,
     /// Modules to have imported already, which makes opening fast
     preload: Option<Vec<String>>,
-    /// `open` (your own rights), `workspace` (own files only), `sealed` (also no network), or {profile, allow_read, allow_write,
-    /// allow_net: ["host:port"], env: [names], memory_mb, cpu_s, processes, open_files, file_size_mb, tmp_mb, disk_mb, wall_s}
     #[schemars(schema_with = "sandbox_schema")]
     sandbox: Option<serde_json::Value>,
     description: Option<String>,
@@ -393,7 +391,12 @@ pub struct OpenArgs {
 
 /// In few words: what is in the object is in the description, and checked when it is used.
 fn sandbox_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-    schemars::json_schema!({"type": ["string", "object"]})
+    schemars::json_schema!({
+        "type": ["string", "object"],
+        "description": "`open` (your own rights), `workspace` (own files only), `sealed` (also no network), or {profile, allow_read, \
+            allow_write, allow_net: [\"host:port\"], env: [names], memory_mb, cpu_s, processes, open_files, file_size_mb, tmp_mb, \
+            disk_mb, wall_s}",
+    })
 }
 
 /// A session that was opened, and what came back of a save.
