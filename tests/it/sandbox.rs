@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{Read, Write},
     net::TcpListener,
-    os::unix::fs::symlink,
+    os::unix::fs::{MetadataExt, symlink},
 };
 
 use pylair::{
@@ -98,7 +98,6 @@ fn a_directory_that_was_named_is_the_workspace() {
         assert_eq!(fs::read_to_string(project.join("mine")).unwrap(), "mine and yours");
         assert_eq!(session.value("import sys; sys.path.insert(0, 'src'); import new; new.x").await, "7");
         // Under root too it belongs to whom the rest belongs.
-        use std::os::unix::fs::MetadataExt;
         assert_eq!(fs::metadata(project.join("src/new.py")).unwrap().uid(), fs::metadata(&project).unwrap().uid());
         for code in [
             "open('way-out').read()",
