@@ -16,6 +16,8 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use crate::sandbox;
+
 mod http;
 
 pub use http::{AuditSettings, HttpFlags, HttpSettings};
@@ -166,6 +168,11 @@ impl Places {
         self.data.join("outputs")
     }
 
+    /// What confined sessions try to read, in vain.
+    pub fn canary(&self) -> PathBuf {
+        self.data.join("canary")
+    }
+
     /// The directories of confined sessions.
     pub fn workspaces(&self) -> PathBuf {
         self.data.join("workspaces")
@@ -272,6 +279,9 @@ pub struct Config {
     pub install_timeout: Duration,
     pub http: HttpSettings,
     pub audit: AuditSettings,
+    pub sandbox: sandbox::Settings,
+    /// Whether a confined session is opened where not all of its walls stand.
+    pub sandbox_best_effort: bool,
     pub settings: Vec<Setting>,
 }
 
@@ -306,6 +316,8 @@ struct File {
     http_body_timeout_s: Option<f64>,
     audit_mb: Option<u64>,
     audit_files: Option<u32>,
+    sandbox_best_effort: Option<bool>,
+    sandbox: Option<sandbox::Settings>,
 }
 
 /// Values given on the command line.
@@ -361,6 +373,10 @@ impl Config {
             resolver.pick("install_timeout_s", None, |file| file.install_timeout_s, 600, "seconds")?;
         let http = http::http(&mut resolver, &flags.http)?;
         let audit = http::audit(&mut resolver)?;
+        let sandbox_best_effort =
+            resolver.pick("sandbox_best_effort", None, |file| file.sandbox_best_effort, false, "`true` or `false`")?;
+        // A whole table, so the first file that has one decides.
+        let sandbox = files.iter().find_map(|(_, file)| file.sandbox.clone()).unwrap_or_default();
         let checkpoints = checkpoints.parse().map_err(|()| {
             resolver.invalid("checkpoints", &checkpoints, "`auto`, `off` or how many to keep, up to 20")
         })?;
@@ -383,6 +399,8 @@ impl Config {
             install_timeout: Duration::from_secs(install_timeout_s),
             http,
             audit,
+            sandbox,
+            sandbox_best_effort,
             settings: resolver.settings,
         })
     }

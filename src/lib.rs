@@ -22,6 +22,7 @@
 //! - [`plain`]: words of others in lines of ours
 //! - [`regular`]: reading files that others made
 //! - [`descriptor`]: descriptors the runtime waits on
+//! - [`sandbox`]: what a session may do, and whether that holds
 //! - [`keeper`]: the process above each session, and confinement
 
 pub mod app;
@@ -51,6 +52,7 @@ pub mod process_access;
 pub mod python;
 pub mod regular;
 pub mod rights;
+pub mod sandbox;
 pub mod session;
 pub mod stacks;
 pub mod target;

@@ -129,7 +129,7 @@ pub fn required(tool: &str, arguments: &Map<String, Value>) -> Denied {
     match tool {
         "open_session" => {
             let from_cwd = arguments.get("from").and_then(|from| from.get("cwd"));
-            if text("sandbox") == Some("open") {
+            if profile_of(arguments) == Some("open") {
                 return admin("open sessions without a sandbox");
             }
             if given("launcher") {
@@ -151,7 +151,7 @@ pub fn required(tool: &str, arguments: &Map<String, Value>) -> Denied {
                 return admin("set environment variables that change how an interpreter starts");
             }
         }
-        "run_tests" if text("sandbox").is_none_or(|sandbox| sandbox == "open") => {
+        "run_tests" if profile_of(arguments).is_none_or(|profile| profile == "open") => {
             return admin("run tests without a sandbox");
         }
         _ => {}
@@ -172,6 +172,12 @@ pub fn check(caller: &Caller, tool: &str, arguments: &Map<String, Value>) -> Res
 pub fn route(method: &str, path: &str) -> Option<&'static str> {
     let is_meant = |known: &str| known == path || (known.ends_with('/') && path.starts_with(known));
     ROUTES.iter().find(|(verb, known, _)| *verb == method && is_meant(known)).map(|(_, _, tool)| *tool)
+}
+
+/// The profile that a call names, alone or with rules.
+fn profile_of(arguments: &Map<String, Value>) -> Option<&str> {
+    let sandbox = arguments.get("sandbox")?;
+    sandbox.as_str().or_else(|| sandbox.get("profile")?.as_str())
 }
 
 /// A target that is no session.

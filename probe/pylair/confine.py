@@ -96,6 +96,11 @@ def lock(confine: dict[str, Any], ruleset: int | None) -> None:
         _filter_system_calls(base64.b64decode(confine["seccomp"]))
 
 
+def unshare_nothing() -> None:
+    """A call that always works, unless system calls are filtered."""
+    _check(_libc.unshare(0), "unsharing nothing")
+
+
 def _setns(namespace: int, kinds: int, step: str) -> None:
     prepare()
     _check(_libc.setns(namespace, kinds), step)
@@ -103,7 +108,12 @@ def _setns(namespace: int, kinds: int, step: str) -> None:
 
 def _limit(name: str, limit: int) -> None:
     try:
-        resource.setrlimit(getattr(resource, name), (limit, limit))
+        kind = getattr(resource, name)
+        highest = resource.getrlimit(kind)[1]
+        # Whoever has less already has no right to more.
+        if highest != resource.RLIM_INFINITY:
+            limit = min(limit, highest)
+        resource.setrlimit(kind, (limit, limit))
     except (AttributeError, ValueError, OSError) as error:
         raise OSError(getattr(error, "errno", None) or 22, f"setting {name} to {limit}: {error}") from error
 

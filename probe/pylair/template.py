@@ -23,7 +23,7 @@ import threading
 from _signal import signal as _set_signal  # type: ignore[import-not-found]
 from typing import Any
 
-from . import activate, checkpoint, confine, descriptors, errors, imported, wire, worker
+from . import activate, checkpoint, confine, descriptors, enforced, errors, imported, wire, worker
 
 _CONTROL = 3
 _PROGRAM = 4
@@ -186,8 +186,8 @@ class Template:
         number = request.get("fork")
         try:
             confined = request.get("confine")
-            if confined is None:
-                self._fork_open(passed)
+            if confined is None or confined.get("bare"):
+                self._fork_open(passed, confined)
             else:
                 self._fork_confined(confined, passed)
         except Exception as error:
@@ -195,10 +195,10 @@ class Template:
         else:
             self._send({"forked": number})
 
-    def _fork_open(self, passed: list[int]) -> None:
-        """Forks the keeper-to-be, which forks the worker and becomes the keeper."""
+    def _fork_open(self, passed: list[int], bare: dict[str, Any] | None = None) -> None:
+        """Forks the keeper-to-be, which forks the worker and becomes the keeper. A bare worker has walls, but no namespaces."""
         self._return_to_own_namespace()
-        ours, (keeper,) = _split(passed, 1)
+        ours, (keeper, *rest) = _split(passed, 2 if bare and bare.get("landlock") else 1)
         pid = os.fork()
         if pid:
             self.children.add(pid)
@@ -207,7 +207,7 @@ class Template:
             confine.become_subreaper()
             if os.fork() == 0:
                 os.close(keeper)
-                self._become_worker(ours)
+                self._become_worker(ours, None if bare is None else _wall_in(bare, ours, rest))
             os.set_inheritable(keeper, True)
             _set_signal(_SIGPIPE, _DEFAULT)
             os.execve(_PROGRAM, ["pylair", "__keeper", str(keeper)], {})
@@ -223,7 +223,7 @@ class Template:
             raise OSError(unavailable)
         landlock = bool(confined.get("landlock"))
         ours, rest = _split(passed, 1 + landlock)
-        keeper, ruleset = rest[0], rest[1] if landlock else None
+        keeper = rest[0]
         if self.own_namespace is None:
             self.own_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
             self.descriptors.append(self.own_namespace)
@@ -232,22 +232,14 @@ class Template:
         if pid:
             self.children.add(pid)
             return
-        try:
-            confine.enter_rest(keeper)
-            confine.lock(confined, ruleset)
-            for fd in rest:
-                os.close(fd)
-        except BaseException as error:
-            wire.send_datagram(socket.socket(fileno=ours[-1]), {"error": f"the worker could not be confined: {error}"})
-            os._exit(1)
-        self._become_worker(ours)
+        self._become_worker(ours, _wall_in(confined, ours, rest, keeper))
 
     def _return_to_own_namespace(self) -> None:
         """After a confined fork children are born elsewhere; an unprivileged template cannot come back."""
         if self.own_namespace is not None:
             confine.enter_pid_namespace(self.own_namespace)
 
-    def _become_worker(self, passed: list[int]) -> None:
+    def _become_worker(self, passed: list[int], trial: dict[str, Any] | None = None) -> None:
         """In the child: everything of the template's goes, then the worker's life begins. Does not return."""
         try:
             signal.set_wakeup_fd(-1)
@@ -268,7 +260,7 @@ class Template:
         except BaseException as error:
             os.write(2, f"a worker could not be started: {error}\n".encode())
             os._exit(1)
-        self.worker.live(passed)
+        self.worker.live(passed, trial)
 
     def _send(self, message: dict[str, Any]) -> None:
         try:
@@ -276,6 +268,20 @@ class Template:
         except OSError:
             # The daemon is gone; the next receive ends the template.
             pass
+
+
+def _wall_in(confined: dict[str, Any], ours: list[int], rest: list[int], keeper: int | None = None) -> dict[str, Any]:
+    """In the child: puts its walls up and tries them. Says so and ends when that cannot be done."""
+    try:
+        if keeper is not None:
+            confine.enter_rest(keeper)
+        confine.lock(confined, rest[-1] if confined.get("landlock") else None)
+        for fd in rest:
+            os.close(fd)
+        return enforced.tried(confined)
+    except BaseException as error:
+        wire.send_datagram(socket.socket(fileno=ours[-1]), {"error": f"the worker could not be confined: {error}"})
+        os._exit(1)
 
 
 def _split(passed: list[int], more: int) -> tuple[list[int], list[int]]:

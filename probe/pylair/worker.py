@@ -90,11 +90,11 @@ class Worker:
         self.side_door = SideDoor(lambda: self.link.control, self._peek)
         self.side_door.install()
 
-    def live(self, passed: list[int]) -> None:
+    def live(self, passed: list[int], trial: dict[str, Any] | None = None) -> None:
         """Makes a forked child a process of its own and serves its link until it ends. Never returns: the template's own exit handlers
         must not run in a worker."""
         try:
-            self._begin(passed)
+            self._begin(passed, trial)
             self.serve()
         except (wire.Garbage, BrokenPipeError, ConnectionError):
             os._exit(2)
@@ -103,7 +103,7 @@ class Worker:
             os._exit(3)
         os._exit(0)
 
-    def _begin(self, passed: list[int]) -> None:
+    def _begin(self, passed: list[int], trial: dict[str, Any] | None) -> None:
         os.setsid()
         link = self.link
         dump = link.dump
@@ -111,7 +111,7 @@ class Worker:
         if link.dump != dump:
             unwind.install(link.dump)
         self.output.connect(link.stdout, link.stderr)
-        link.control.send(_HELLO)
+        link.control.send(_HELLO if trial is None else wire.dumps({"hello": 1, "wire": wire.WIRE_VERSION, "trial": trial}))
 
     def _go_on(self, passed: list[int]) -> None:
         """In a copy of a copy, which shares what its original has: a link of its own, all of it in a branch, and a loop of its own."""

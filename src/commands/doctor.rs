@@ -2,7 +2,7 @@
 
 use std::{os::unix::fs::PermissionsExt, time::Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Exit, Failure, Surroundings, client::Client, say};
 use crate::{
@@ -31,11 +31,25 @@ struct Found {
     problem: Option<String>,
 }
 
+/// The profiles that confine, and what trying them is called.
+const CONFINED: [(&str, &str); 2] = [("workspace", "workspace"), ("sealed", "sealed session")];
+
 /// Something that was really done.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Trial {
     what: &'static str,
     works: bool,
+    detail: String,
+    /// What of a sandbox was found to hold.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    enforced: Vec<Promise>,
+}
+
+/// One line of a session's `enforced`.
+#[derive(Debug, Serialize, Deserialize)]
+struct Promise {
+    what: String,
+    how: String,
     detail: String,
 }
 
@@ -54,12 +68,14 @@ pub fn doctor(args: &JsonArgs, surroundings: &Surroundings) -> Result<Exit, Fail
                 status.sessions,
                 if was_running { "was running" } else { "started for this check; it leaves by itself" }
             );
-            trials.push(Trial { what: "daemon", works: status.version == VERSION, detail });
+            trials.push(Trial { what: "daemon", works: status.version == VERSION, detail, ..Trial::default() });
             daemon = Some(status);
             trials.push(try_session(&mut client, "open", "session", surroundings));
-            trials.push(try_session(&mut client, "sealed", "sealed session", surroundings));
+            for (sandbox, what) in CONFINED {
+                trials.push(try_session(&mut client, sandbox, what, surroundings));
+            }
         }
-        Err(failure) => trials.push(Trial { what: "daemon", works: false, detail: failure.message }),
+        Err(failure) => trials.push(Trial { what: "daemon", detail: failure.message, ..Trial::default() }),
     }
     let findings = Findings {
         version: VERSION,
@@ -74,8 +90,9 @@ pub fn doctor(args: &JsonArgs, surroundings: &Surroundings) -> Result<Exit, Fail
     } else {
         show(&findings)?;
     }
-    // A machine that cannot seal a session is still a good one; one that cannot run Python is not.
-    let essential = findings.trials.iter().filter(|trial| trial.what != "sealed session");
+    // A machine that cannot confine a session is still a good one; one that cannot run Python is not.
+    let is_confined = |trial: &&Trial| CONFINED.iter().any(|(_, what)| *what == trial.what);
+    let essential = findings.trials.iter().filter(|trial| !is_confined(trial));
     Ok(if essential.into_iter().all(|trial| trial.works) { Exit::Ok } else { Exit::Failed })
 }
 
@@ -86,7 +103,7 @@ fn check_places(places: &Places) -> Trial {
         Ok(()) => format!("{} has mode {mode:04o} and is ours", places.runtime.display()),
         Err(error) => format!("{}; {}", super::chain(error), error.hint()),
     };
-    Trial { what: "directories", works: made.is_ok() && mode == 0o700, detail }
+    Trial { what: "directories", works: made.is_ok() && mode == 0o700, detail, ..Trial::default() }
 }
 
 fn try_session(client: &mut Client, sandbox: &str, what: &'static str, surroundings: &Surroundings) -> Trial {
@@ -96,7 +113,9 @@ fn try_session(client: &mut Client, sandbox: &str, what: &'static str, surroundi
     let opened: Result<serde_json::Value, Failure> = client.post("/api/sessions", &body);
     let status = match opened {
         Ok(status) => status,
-        Err(failure) => return Trial { what, works: false, detail: format!("{} ({})", failure.message, failure.hint) },
+        Err(failure) => {
+            return Trial { what, detail: format!("{} ({})", failure.message, failure.hint), ..Trial::default() };
+        }
     };
     let opened_in = started.elapsed();
     let closed: Result<serde_json::Value, Failure> =
@@ -108,6 +127,7 @@ fn try_session(client: &mut Client, sandbox: &str, what: &'static str, surroundi
         what,
         works,
         detail: format!("Python {version} ({python}), opened in {:.1} ms", opened_in.as_secs_f64() * 1e3),
+        enforced: serde_json::from_value(status["enforced"].clone()).unwrap_or_default(),
     }
 }
 
@@ -132,6 +152,12 @@ fn show(findings: &Findings) -> Result<(), Failure> {
     say("\nTried just now")?;
     for trial in &findings.trials {
         say(&format!("  {:4} {:15} {}", if trial.works { "ok" } else { "FAIL" }, trial.what, shown(&trial.detail)))?;
+    }
+    for trial in findings.trials.iter().filter(|trial| !trial.enforced.is_empty()) {
+        say(&format!("\nWhat holds in: {}", trial.what))?;
+        for promise in &trial.enforced {
+            say(&format!("  {:8} {:15} {}", shown(&promise.how), shown(&promise.what), shown(&promise.detail)))?;
+        }
     }
     say("\nPython")?;
     for found in &findings.interpreters {

@@ -26,10 +26,12 @@ use crate::{
     config::{Config, Places},
     files::Workspaces,
     journal::{self, EventKind, Journal},
+    keeper::confine::Trial,
     machine::Machine,
     output::{self, Outputs},
     packages::Packages,
     probe::link::Probes,
+    sandbox::paths::Protected,
     session::{self, Parts, Sessions, saved::Store},
     web::visitors::Visit,
 };
@@ -114,11 +116,23 @@ impl Daemon {
             }
         });
         let workspaces = Workspaces::new(places.workspaces());
-        let probes = Probes::new(program).map_err(|source| Error::Program { path: program.to_owned(), source })?;
+        let trial = Trial { canary: places.canary(), socket: places.socket(), pid: std::process::id() };
+        std::fs::write(&trial.canary, "A confined session cannot read this.\n")
+            .map_err(|source| Error::Store { path: places.data.clone(), source })?;
+        let probes =
+            Probes::new(program, trial).map_err(|source| Error::Program { path: program.to_owned(), source })?;
         let store = Store::open(&places.data).map_err(|source| Error::Store { path: places.data.clone(), source })?;
         let (limit, automatic) = (config.install_timeout, config.auto_install);
         let packages = Arc::new(Packages::new(places.venvs(), limit, automatic, opened.journal.clone()));
-        let parts = Parts::new(&config, probes, opened.journal.clone(), outputs, store, (workspaces, packages));
+        let parts = Parts::new(
+            &config,
+            protected(&config, &places),
+            probes,
+            opened.journal.clone(),
+            outputs,
+            store,
+            (workspaces, packages),
+        );
         let audit_path = places.audit();
         let audit = Audit::open(audit_path.clone(), config.audit);
         let audit = audit.map_err(|source| Error::Audit { path: audit_path, source })?;
@@ -350,6 +364,15 @@ impl Drop for Hold {
     fn drop(&mut self) {
         *self.daemon.last_busy.lock().expect("no panic while locked") = Instant::now();
         self.daemon.held_by(self.holder).fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// What no session may be given.
+fn protected(config: &Config, places: &Places) -> Protected {
+    Protected {
+        own: [&places.runtime, &places.state, &places.data, &places.config].into_iter().cloned().collect(),
+        home: Some(home_and_user().0.into()),
+        door: Some((config.host.clone(), config.port)),
     }
 }
 

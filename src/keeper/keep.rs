@@ -50,7 +50,7 @@ pub fn main(control_fd: RawFd, role: Role) -> ! {
         leave(2);
     }
     // SAFETY: it was passed to this process to be the control socket. If it is not open, polling it says so and that is the end.
-    keep(unsafe { OwnedFd::from_raw_fd(control_fd) }, role, None)
+    keep(unsafe { OwnedFd::from_raw_fd(control_fd) }, role, Vec::new())
 }
 
 /// [`main`] of a subreaper, for `pylair __keeper FD`.
@@ -61,9 +61,9 @@ pub fn main_from_argument(argument: Option<&str>) -> ! {
     }
 }
 
-/// Like [`main`], with the Landlock ruleset that goes out with `ready`.
-pub(super) fn keep(control: OwnedFd, role: Role, ruleset: Option<OwnedFd>) -> ! {
-    match set_up(&control, ruleset) {
+/// Like [`main`], with descriptors that go out with `ready`.
+pub(super) fn keep(control: OwnedFd, role: Role, gifts: Vec<OwnedFd>) -> ! {
+    match set_up(&control, gifts) {
         Ok(signals) => Keeper {
             signals,
             role,
@@ -80,7 +80,7 @@ pub(super) fn keep(control: OwnedFd, role: Role, ruleset: Option<OwnedFd>) -> ! 
     }
 }
 
-fn set_up(control: &OwnedFd, ruleset: Option<OwnedFd>) -> Result<OwnedFd, (&'static str, io::Error)> {
+fn set_up(control: &OwnedFd, gifts: Vec<OwnedFd>) -> Result<OwnedFd, (&'static str, io::Error)> {
     block_signals();
     let step = |name: &'static str| move |error: rustix::io::Errno| (name, io::Error::from(error));
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(step("subreaper"))?;
@@ -91,12 +91,13 @@ fn set_up(control: &OwnedFd, ruleset: Option<OwnedFd>) -> Result<OwnedFd, (&'sta
     rustix::process::chdir("/").map_err(step("chdir"))?;
     silence_standard_streams().map_err(|error| ("standard streams", error))?;
     // Before `ready`: those who come after it may be able to look at our descriptors.
-    close_all_but(&[control.as_raw_fd(), ruleset.as_ref().map_or(-1, AsRawFd::as_raw_fd)]);
+    let needed: Vec<_> = std::iter::once(control).chain(&gifts).map(AsRawFd::as_raw_fd).collect();
+    close_all_but(&needed);
     let signals = child_signals().map_err(|error| ("signalfd", error))?;
     rustix::io::ioctl_fionbio(control, true).map_err(step("control"))?;
-    let passed: Vec<_> = ruleset.iter().map(AsFd::as_fd).collect();
+    let passed: Vec<_> = gifts.iter().map(AsFd::as_fd).collect();
     try_send_datagram(control, Report::Ready.encode().as_bytes(), &passed).map_err(|error| ("ready", error))?;
-    drop(ruleset);
+    drop(gifts);
     Ok(signals)
 }
 

@@ -11,13 +11,14 @@ pub mod datagram;
 pub mod keep;
 pub mod nursery;
 mod private_root;
+mod seccomp;
 mod tree;
 mod wards;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, RawFd};
 
-/// What a keeper says. One datagram each; `Ready` may bring the Landlock ruleset.
+/// What a keeper says. One datagram each; `Ready` may bring the Landlock ruleset, and the socket of a proxy after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
     Ready,

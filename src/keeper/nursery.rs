@@ -6,7 +6,7 @@
 
 use super::datagram::{recv_datagram, send_datagram, try_send_datagram};
 use super::keep::{self, Role};
-use super::private_root::{self, Sources};
+use super::private_root::{self, Granted, Sources};
 use super::{Report, close_all_but, leave, place};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{DumpableBehavior, Gid, Signal, Uid, pidfd_send_signal};
@@ -24,6 +24,12 @@ pub const INNER_ID: u32 = 1000;
 
 /// Where a session sees the directory of its own.
 pub const WORKSPACE: &str = "/workspace";
+
+/// Where, on its own loopback, a session finds the daemon's proxy if it has one.
+pub const PROXY_PORT: u16 = 3128;
+
+/// As many connections as wait for the daemon to take them.
+const PROXY_BACKLOG: i32 = 64;
 
 const CONTROL: RawFd = 3;
 
@@ -62,6 +68,9 @@ pub struct KeeperRequest {
     /// Those that do not exist are left out.
     #[serde(default)]
     pub read_only: Vec<PathBuf>,
+    /// These and those that are writable were given to the session, without symlinks.
+    #[serde(default)]
+    pub readable: Vec<PathBuf>,
     #[serde(default)]
     pub writable: Vec<PathBuf>,
     /// Writable too, and seen as [`WORKSPACE`].
@@ -69,6 +78,9 @@ pub struct KeeperRequest {
     pub workspace: Option<PathBuf>,
     pub tmp_mb: u32,
     pub network: bool,
+    /// Loopback is up, and a socket that listens there at [`PROXY_PORT`] comes last with `ready`.
+    #[serde(default)]
+    pub proxy: bool,
     /// The outer user and group. Needed under root, where it must not be root; without meaning otherwise.
     #[serde(default)]
     pub uid: Option<u32>,
@@ -115,6 +127,8 @@ enum Error {
     Identity(#[source] rustix::io::Errno),
     #[error(transparent)]
     Root(#[from] private_root::Error),
+    #[error("loopback: {0}")]
+    Loopback(#[source] io::Error),
     #[error("host name: {0}")]
     HostName(#[source] io::Error),
     #[error("capabilities: {0}")]
@@ -235,9 +249,10 @@ fn make_keeper(request: &KeeperRequest) -> Result<(i32, OwnedFd, OwnedFd), Error
     let (control, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .map_err(|error| Error::Sockets(error.into()))?;
     let (gate, mut opener) = io::pipe().map_err(Error::Sockets)?;
+    let granted = granted(request, outer)?;
 
     let Some((pid, pidfd)) = clone(namespaces(request.network)).map_err(Error::Clone)? else {
-        become_keeper(request, outer.is_some(), closed, theirs, gate)
+        become_keeper(request, granted, Identity { change_ids: outer.is_some(), closed }, theirs, gate)
     };
     let opened = write_maps(&pid.to_string(), outer, own_ids())
         .map_err(Error::Map)
@@ -248,6 +263,39 @@ fn make_keeper(request: &KeeperRequest) -> Result<(i32, OwnedFd, OwnedFd), Error
         return Err(error);
     }
     Ok((pid, control, pidfd))
+}
+
+/// What was given to the session. Its files may be written by a session that is somebody else only through a mount that says so, and
+/// only root outside can make one.
+fn granted(request: &KeeperRequest, outer: Option<u32>) -> Result<Vec<Granted>, Error> {
+    let all = request.readable.iter().map(|path| (path, false)).chain(request.writable.iter().map(|path| (path, true)));
+    all.map(|(path, writable)| {
+        let granted = Granted::new(path, writable)?;
+        match outer {
+            Some(outer) => Ok(granted.give_to_session(|uid, gid| owners(uid, gid, outer))?),
+            None => Ok(granted),
+        }
+    })
+    .collect()
+}
+
+/// A user namespace in which the files of a user and a group are those of the session.
+fn owners(uid: u32, gid: u32, outer: u32) -> io::Result<OwnedFd> {
+    let (gate, opener) = io::pipe()?;
+    let Some((pid, pidfd)) = clone(libc::CLONE_NEWUSER)? else {
+        close_all_but(&[gate.as_raw_fd()]);
+        let mut gate = gate;
+        // Until its end is closed.
+        let _ = gate.read(&mut [0]);
+        leave(0)
+    };
+    drop(gate);
+    let write = |file: &str, inside: u32| std::fs::write(format!("/proc/{pid}/{file}"), format!("{inside} {outer} 1"));
+    let namespace = write("uid_map", uid)
+        .and_then(|()| write("gid_map", gid))
+        .and_then(|()| std::fs::File::open(format!("/proc/{pid}/ns/user")));
+    drop((opener, pidfd));
+    Ok(namespace?.into())
 }
 
 /// Our user and group. In a user namespace that knows neither yet they cannot be asked for.
@@ -279,15 +327,32 @@ fn namespaces(network: bool) -> libc::c_int {
     if network { all & !libc::CLONE_NEWNET } else { all }
 }
 
+/// Who a keeper is.
+#[derive(Clone, Copy)]
+struct Identity {
+    /// Somebody else than we are.
+    change_ids: bool,
+    /// To its own user.
+    closed: bool,
+}
+
 /// In the child: pid 1 of the new namespaces, with all rights in them and none elsewhere.
-fn become_keeper(request: &KeeperRequest, change_ids: bool, closed: bool, control: OwnedFd, mut gate: PipeReader) -> ! {
-    close_all_but(&[control.as_raw_fd(), gate.as_raw_fd()]);
+fn become_keeper(
+    request: &KeeperRequest,
+    granted: Vec<Granted>,
+    identity: Identity,
+    control: OwnedFd,
+    mut gate: PipeReader,
+) -> ! {
+    let mut needed = vec![control.as_raw_fd(), gate.as_raw_fd()];
+    needed.extend(granted.iter().filter_map(Granted::descriptor));
+    close_all_but(&needed);
     // Closed without a word when the maps could not be written.
     if gate.read_exact(&mut [0]).is_err() {
         leave(1);
     }
-    match confine(request, change_ids, closed) {
-        Ok(ruleset) => keep::keep(control, Role::PidOne, ruleset),
+    match confine(request, granted, identity) {
+        Ok(gifts) => keep::keep(control, Role::PidOne, gifts),
         Err(error) => {
             // There may be nobody left to tell.
             let _ = try_send_datagram(&control, Report::Failed(error.to_string()).encode().as_bytes(), &[]);
@@ -296,11 +361,12 @@ fn become_keeper(request: &KeeperRequest, change_ids: bool, closed: bool, contro
     }
 }
 
-fn confine(request: &KeeperRequest, change_ids: bool, closed: bool) -> Result<Option<OwnedFd>, Error> {
+/// Returns what goes out with `ready`.
+fn confine(request: &KeeperRequest, granted: Vec<Granted>, identity: Identity) -> Result<Vec<OwnedFd>, Error> {
     // While the user is still root, who may search its own home, but already in the new mount namespace, because nothing else can be
     // bound there.
-    let sources = Sources::open(&request.read_only, &request.writable, request.workspace.as_deref())?;
-    if change_ids {
+    let sources = Sources::open(&request.read_only, granted, request.workspace.as_deref())?;
+    if identity.change_ids {
         let (uid, gid) = (Uid::from_raw(INNER_ID), Gid::from_raw(INNER_ID));
         // In a namespace that knows no user 0 the capabilities survive this.
         rustix::thread::set_thread_groups(&[])
@@ -312,12 +378,35 @@ fn confine(request: &KeeperRequest, change_ids: bool, closed: bool) -> Result<Op
     set_host_name("pylair").map_err(Error::HostName)?;
     let mut writable = request.writable.clone();
     writable.extend(request.workspace.as_ref().map(|_| WORKSPACE.into()));
-    let ruleset = private_root::landlock_ruleset(&request.read_only, &writable, request.network)?;
+    let mut readable = request.read_only.clone();
+    readable.extend_from_slice(&request.readable);
+    let port = request.proxy.then_some(PROXY_PORT);
+    let ruleset = private_root::landlock_ruleset(&readable, &writable, private_root::SCRATCH, request.network, port)?;
+    let listener = port.map(listen_on_loopback).transpose().map_err(Error::Loopback)?;
     give_up_capabilities().map_err(Error::Capabilities)?;
     // The session has the same user, and must not get at our memory and descriptors.
-    let dumpable = if closed { DumpableBehavior::NotDumpable } else { DumpableBehavior::Dumpable };
+    let dumpable = if identity.closed { DumpableBehavior::NotDumpable } else { DumpableBehavior::Dumpable };
     rustix::process::set_dumpable_behavior(dumpable).map_err(Error::Capabilities)?;
-    Ok(ruleset)
+    Ok(ruleset.into_iter().chain(listener).collect())
+}
+
+/// In a network of its own: brings loopback up and listens there. Whoever holds the socket, wherever they are, takes the connections.
+fn listen_on_loopback(port: u16) -> io::Result<OwnedFd> {
+    let socket = |flags| rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None);
+    let listener = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    // SAFETY: all zeros is a request with an empty name.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (at, byte) in request.ifr_name.iter_mut().zip(b"lo") {
+        *at = byte.cast_signed();
+    }
+    request.ifr_ifru.ifru_flags = i16::try_from(libc::IFF_UP | libc::IFF_RUNNING).map_err(io::Error::other)?;
+    // SAFETY: the request is read during the call.
+    if unsafe { libc::ioctl(listener.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw const request) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    rustix::net::bind(&listener, &std::net::SocketAddr::from(([127, 0, 0, 1], port)))?;
+    rustix::net::listen(&listener, PROXY_BACKLOG)?;
+    Ok(listener)
 }
 
 fn give_up_capabilities() -> rustix::io::Result<()> {

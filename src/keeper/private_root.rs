@@ -4,7 +4,8 @@
 //! lie below a home that only root may search, so they are opened first. The same list then makes the Landlock ruleset.
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr, Scope, path_beneath_rules,
+    ABI, Access, AccessFs, AccessNet, BitFlags, NetPort, Ruleset, RulesetAttr, RulesetCreatedAttr, Scope,
+    path_beneath_rules,
 };
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use std::ffi::CString;
@@ -64,7 +65,7 @@ const ETC: &[&str] = &[
 const DEVICES: &[&str] = &["/dev/full", "/dev/null", "/dev/random", "/dev/urandom", "/dev/zero"];
 
 /// Written and executed freely, out of one budget.
-const SCRATCH: &[&str] = &["/dev/shm", "/tmp"];
+pub(super) const SCRATCH: &[&str] = &["/dev/shm", "/tmp"];
 
 /// Where the new root is put together. Nothing is looked up by path below it any more, so it may hide a source.
 const WORKBENCHES: &[&str] = &["/tmp", "/mnt", "/run", "/usr"];
@@ -80,6 +81,8 @@ pub(super) enum Error {
     Open { path: PathBuf, source: io::Error },
     #[error("bind {}: {source}", path.display())]
     Bind { path: PathBuf, source: io::Error },
+    #[error("let the session write {}: {source} (its file system has no mounts with other owners, which a daemon under root needs)", path.display())]
+    Owners { path: PathBuf, source: io::Error },
     #[error("make {}: {source}", path.display())]
     Make { path: PathBuf, source: io::Error },
     #[error("mount {what}: {source}")]
@@ -99,7 +102,20 @@ enum Use {
     ReadOnly,
 }
 
+impl Use {
+    fn attributes(self) -> u64 {
+        libc::MOUNT_ATTR_NOSUID
+            | match self {
+                Self::ReadOnly => libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NODEV,
+                Self::Writable => libc::MOUNT_ATTR_NODEV,
+                Self::Device => libc::MOUNT_ATTR_NOEXEC,
+            }
+    }
+}
+
 enum Content {
+    /// A tree that is mounted nowhere yet, with its flags and its owners set.
+    Tree(OwnedFd),
     Directory(OwnedFd),
     File(OwnedFd),
     Symlink(PathBuf),
@@ -116,19 +132,20 @@ pub(super) struct Sources(Vec<Source>);
 
 impl Sources {
     /// A path of `read_only` that does not exist is left out. The workspace is seen under another name than its own.
-    pub fn open(read_only: &[PathBuf], writable: &[PathBuf], workspace: Option<&Path>) -> Result<Self, Error> {
+    pub fn open(read_only: &[PathBuf], granted: Vec<Granted>, workspace: Option<&Path>) -> Result<Self, Error> {
         let mut sources: Vec<_> = SYSTEM.iter().chain(ETC).filter_map(|path| open_as_is(Path::new(path))).collect();
         for path in DEVICES {
             sources.extend(open_at(Path::new(path), Path::new(path), Use::Device).ok());
         }
-        for (paths, used) in [(read_only, Use::ReadOnly), (writable, Use::Writable)] {
-            for path in paths {
-                match open_everywhere(path, used) {
-                    Ok(found) => sources.extend(found),
-                    Err(Error::Open { source, .. }) if used == Use::ReadOnly && is_missing(&source) => {}
-                    Err(error) => return Err(error),
-                }
+        for path in read_only {
+            match open_everywhere(path) {
+                Ok(found) => sources.extend(found),
+                Err(Error::Open { source, .. }) if is_missing(&source) => {}
+                Err(error) => return Err(error),
             }
+        }
+        for granted in granted {
+            sources.push(granted.open()?);
         }
         if let Some(path) = workspace {
             sources.push(open_at(path, Path::new(super::nursery::WORKSPACE), Use::Writable)?);
@@ -165,6 +182,7 @@ impl Sources {
                     root.make_symlink(&target, &path)?;
                     continue;
                 }
+                Content::Tree(tree) => root.attach(&tree, &path)?,
                 Content::Directory(source) => {
                     root.make_directory(&path, Mode::from_raw_mode(0o755))?;
                     root.bind(&source, &path, used)?;
@@ -192,11 +210,13 @@ impl Sources {
     }
 }
 
-/// The rules for what [`Sources::build`] made, or `None` where the kernel has no Landlock.
+/// The rules for what [`Sources::build`] made, or for the same without it, or `None` where the kernel has no Landlock.
 pub(super) fn landlock_ruleset(
     read_only: &[PathBuf],
     writable: &[PathBuf],
+    scratch: &[&str],
     network: bool,
+    proxy: Option<u16>,
 ) -> Result<Option<OwnedFd>, Error> {
     // The crate leaves out what the running kernel does not know.
     let abi = ABI::V9;
@@ -207,6 +227,7 @@ pub(super) fn landlock_ruleset(
     if !network {
         ruleset = ruleset.handle_access(AccessNet::from_all(abi))?;
     }
+    let proxy = proxy.map(|port| Ok::<_, landlock::RulesetError>(NetPort::new(port, AccessNet::ConnectTcp)));
     let ruleset = ruleset
         .scope(Scope::from_all(abi))?
         .create()?
@@ -216,8 +237,9 @@ pub(super) fn landlock_ruleset(
         .add_rules(path_beneath_rules(SYSTEM.iter().chain(ETC), reading | AccessFs::Execute))?
         .add_rules(path_beneath_rules(read_only, reading | AccessFs::Execute))?
         .add_rules(path_beneath_rules(DEVICES, device))?
-        .add_rules(path_beneath_rules(SCRATCH, everything))?
-        .add_rules(path_beneath_rules(writable, everything))?;
+        .add_rules(path_beneath_rules(scratch, everything))?
+        .add_rules(path_beneath_rules(writable, everything))?
+        .add_rules(proxy)?;
     Ok(ruleset.into())
 }
 
@@ -238,31 +260,92 @@ fn open_as_is(path: &Path) -> Option<Source> {
 }
 
 /// A path somebody asked for: visible where it really is, and under the name it was asked for by.
-fn open_everywhere(path: &Path, used: Use) -> Result<Vec<Source>, Error> {
-    let unfit = || Error::Unfit { path: path.to_owned() };
-    if !path.is_absolute() || path.components().any(|part| part == Component::ParentDir) {
-        return Err(unfit());
-    }
+fn open_everywhere(path: &Path) -> Result<Vec<Source>, Error> {
+    check_fit(path)?;
     let real = path.canonicalize().map_err(|source| Error::Open { path: path.to_owned(), source })?;
-    if real.parent().is_none() || real.starts_with("/proc") {
-        return Err(unfit());
-    }
-    let mut sources = vec![open_at(&real, &real, used)?];
+    check_fit(&real)?;
+    let mut sources = vec![open_at(&real, &real, Use::ReadOnly)?];
     if path != real {
-        sources.push(open_at(&real, path, used)?);
+        sources.push(open_at(&real, path, Use::ReadOnly)?);
     }
     Ok(sources)
+}
+
+fn check_fit(path: &Path) -> Result<(), Error> {
+    let is_fit = path.is_absolute()
+        && path.parent().is_some()
+        && !path.starts_with("/proc")
+        && path.components().all(|part| part != Component::ParentDir);
+    if is_fit { Ok(()) } else { Err(Error::Unfit { path: path.to_owned() }) }
+}
+
+/// A path that somebody gave the session, without symlinks when it was looked at: if there is one now, somebody put it there.
+pub(super) struct Granted {
+    path: PathBuf,
+    used: Use,
+    tree: Option<OwnedFd>,
+}
+
+impl Granted {
+    /// An error when there is no such thing.
+    pub fn new(path: &Path, writable: bool) -> Result<Self, Error> {
+        check_fit(path)?;
+        open_without_symlinks(path)?;
+        Ok(Self { path: path.to_owned(), used: if writable { Use::Writable } else { Use::ReadOnly }, tree: None })
+    }
+
+    /// Opened by root, outside: what belongs to the owner of the path is, inside, the session's. `owners` makes the user namespace that
+    /// says so of an owner's user and group.
+    pub fn give_to_session(mut self, owners: impl FnOnce(u32, u32) -> io::Result<OwnedFd>) -> Result<Self, Error> {
+        let source = open_without_symlinks(&self.path)?;
+        let given = || {
+            let owner = rustix::fs::fstat(&source)?;
+            let tree = clone_tree(source.as_fd())?;
+            set_attributes(tree.as_fd(), self.used.attributes(), libc::AT_RECURSIVE)?;
+            set_owners(tree.as_fd(), owners(owner.st_uid, owner.st_gid)?.as_fd())?;
+            Ok(tree)
+        };
+        match given() {
+            Ok(tree) => self.tree = Some(tree),
+            // What everybody may read can be read as it is.
+            Err(_) if self.used == Use::ReadOnly => {}
+            Err(source) => return Err(Error::Owners { path: self.path, source }),
+        }
+        Ok(self)
+    }
+
+    pub fn descriptor(&self) -> Option<i32> {
+        self.tree.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
+    fn open(self) -> Result<Source, Error> {
+        let content = match self.tree {
+            Some(tree) => Content::Tree(tree),
+            None => content_of(open_without_symlinks(&self.path)?, &self.path)?,
+        };
+        Ok(Source { path: self.path, content, used: self.used })
+    }
+}
+
+fn open_without_symlinks(path: &Path) -> Result<OwnedFd, Error> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+        .map_err(|error| Error::Open { path: path.to_owned(), source: error.into() })
 }
 
 fn open_at(source: &Path, path: &Path, used: Use) -> Result<Source, Error> {
     let failed = |error: rustix::io::Errno| Error::Open { path: source.to_owned(), source: error.into() };
     let fd = rustix::fs::open(source, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
-    let mode = rustix::fs::fstat(&fd).map_err(failed)?.st_mode;
-    let content = match FileType::from_raw_mode(mode) {
-        FileType::Directory => Content::Directory(fd),
-        _ => Content::File(fd),
-    };
-    Ok(Source { path: path.components().collect(), content, used })
+    Ok(Source { path: path.components().collect(), content: content_of(fd, source)?, used })
+}
+
+fn content_of(fd: OwnedFd, path: &Path) -> Result<Content, Error> {
+    Ok(if is_directory(&fd, path)? { Content::Directory(fd) } else { Content::File(fd) })
+}
+
+fn is_directory(fd: &OwnedFd, path: &Path) -> Result<bool, Error> {
+    let stat = rustix::fs::fstat(fd).map_err(|error| Error::Open { path: path.to_owned(), source: error.into() })?;
+    Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
 /// The root to be. Paths are looked up as if it were the root already: a symlink in it must not lead to the old one.
@@ -322,18 +405,23 @@ impl Root {
 
     /// Lets `source`, with all that is mounted below it, appear at a path that exists.
     fn bind(&self, source: &OwnedFd, path: &Path, used: Use) -> Result<(), Error> {
-        let mut attributes = libc::MOUNT_ATTR_NOSUID;
-        match used {
-            Use::ReadOnly => attributes |= libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NODEV,
-            Use::Writable => attributes |= libc::MOUNT_ATTR_NODEV,
-            Use::Device => attributes |= libc::MOUNT_ATTR_NOEXEC,
-        }
         let bound = || {
             let tree = clone_tree(source.as_fd())?;
-            set_attributes(tree.as_fd(), attributes, libc::AT_RECURSIVE)?;
+            set_attributes(tree.as_fd(), used.attributes(), libc::AT_RECURSIVE)?;
             move_mount(tree.as_fd(), self.find(path)?.as_fd())
         };
         bound().map_err(|source| Error::Bind { path: path.to_owned(), source })
+    }
+
+    /// Lets a tree that has its flags already appear at a path that may not exist.
+    fn attach(&self, tree: &OwnedFd, path: &Path) -> Result<(), Error> {
+        if is_directory(tree, path)? {
+            self.make_directory(path, Mode::from_raw_mode(0o755))?;
+        } else {
+            self.make_file(path)?;
+        }
+        let attached = || move_mount(tree.as_fd(), self.find(path)?.as_fd());
+        attached().map_err(|source| Error::Bind { path: path.to_owned(), source })
     }
 
     fn enter(self) -> Result<(), Error> {
@@ -399,7 +487,17 @@ fn clone_tree(source: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 }
 
 fn set_attributes(tree: BorrowedFd<'_>, attributes: u64, flags: libc::c_int) -> io::Result<()> {
-    let change = libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    change_mount(tree, &libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: 0, userns_fd: 0 }, flags)
+}
+
+/// Who files belong to is, through this tree, as the user namespace maps it.
+fn set_owners(tree: BorrowedFd<'_>, users: BorrowedFd<'_>) -> io::Result<()> {
+    let userns_fd = u64::try_from(users.as_raw_fd()).map_err(io::Error::other)?;
+    let change = libc::mount_attr { attr_set: libc::MOUNT_ATTR_IDMAP, attr_clr: 0, propagation: 0, userns_fd };
+    change_mount(tree, &change, libc::AT_RECURSIVE)
+}
+
+fn change_mount(tree: BorrowedFd<'_>, change: &libc::mount_attr, flags: libc::c_int) -> io::Result<()> {
     let flags = flags | libc::AT_EMPTY_PATH;
     // SAFETY: the structure is read during the call.
     check(unsafe {
@@ -408,8 +506,8 @@ fn set_attributes(tree: BorrowedFd<'_>, attributes: u64, flags: libc::c_int) -> 
             tree.as_raw_fd(),
             c"".as_ptr(),
             flags,
-            &raw const change,
-            size_of_val(&change),
+            std::ptr::from_ref(change),
+            size_of_val(change),
         )
     })
     .map(drop)

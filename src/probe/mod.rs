@@ -30,6 +30,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("connection", include_str!("../../probe/pylair/connection.py")),
     ("descriptors", include_str!("../../probe/pylair/descriptors.py")),
     ("display", include_str!("../../probe/pylair/display.py")),
+    ("enforced", include_str!("../../probe/pylair/enforced.py")),
     ("errors", include_str!("../../probe/pylair/errors.py")),
     ("event_loop", include_str!("../../probe/pylair/event_loop.py")),
     ("execute", include_str!("../../probe/pylair/execute.py")),

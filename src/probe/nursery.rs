@@ -21,7 +21,13 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
 use super::control::Control;
-use crate::{inherited, keeper::Report};
+use crate::{
+    inherited,
+    keeper::{
+        Report,
+        nursery::{KeeperRequest, Request},
+    },
+};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -41,6 +47,8 @@ pub struct ConfinedKeeper {
     pub control: Control,
     pub pidfd: OwnedFd,
     pub ruleset: Option<OwnedFd>,
+    /// Where the session's connections come in, if it was to have a proxy.
+    pub proxy: Option<OwnedFd>,
 }
 
 #[derive(Debug)]
@@ -93,15 +101,19 @@ impl Nursery {
     }
 
     /// A keeper in fresh namespaces.
-    pub async fn keeper<T: Serialize>(self: &Arc<Self>, request: &T) -> Result<ConfinedKeeper, Error> {
-        let [control, pidfd] = self.ask(request, &[]).await?;
+    pub async fn keeper(self: &Arc<Self>, request: &KeeperRequest) -> Result<ConfinedKeeper, Error> {
+        let [control, pidfd] = self.ask(&Request::Keeper(request.clone()), &[]).await?;
         let control = Control::new(control).map_err(Error::Gone)?;
         let ready = tokio::time::timeout(super::control::ANSWER_TIMEOUT, control.receive())
             .await
             .map_err(|_| Error::Failed("the keeper did not get ready in time".to_owned()))?
             .map_err(Error::Gone)?;
         match Report::parse(&ready.bytes) {
-            Some(Report::Ready) => Ok(ConfinedKeeper { control, pidfd, ruleset: ready.descriptors.into_iter().next() }),
+            Some(Report::Ready) => {
+                let mut gifts = ready.descriptors;
+                let proxy = if request.proxy { gifts.pop() } else { None };
+                Ok(ConfinedKeeper { control, pidfd, ruleset: gifts.into_iter().next(), proxy })
+            }
             Some(Report::Failed(why)) => Err(Error::Unable(why)),
             _ => Err(Error::Failed("the keeper ended before it was ready".to_owned())),
         }

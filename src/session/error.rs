@@ -6,7 +6,7 @@ use super::{MAX_CODE_BYTES, MAX_NAME_CHARS};
 use crate::{
     packages,
     probe::link::{self, Refusal},
-    python,
+    python, sandbox,
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +43,10 @@ pub enum Error {
     NotADirectory(PathBuf),
     #[error("{0}")]
     BadArgument(String),
+    #[error(transparent)]
+    Sandbox(#[from] sandbox::Error),
+    #[error("this machine does not hold what the profile `{profile}` promises: {missing}")]
+    NotEnforced { profile: &'static str, missing: String },
     #[error("more than one client is near: {}", candidates.join(", "))]
     Ambiguous { candidates: Vec<String> },
     #[error("this caller may not {0}")]
@@ -87,7 +91,12 @@ impl Error {
             Self::UnknownJob { .. } => "unknown_job",
             Self::Busy { .. } => "busy",
             Self::NameTaken(_) => "name_taken",
-            Self::BadName(_) | Self::CodeTooLong(_) | Self::NotADirectory(_) | Self::BadArgument(_) => "bad_argument",
+            Self::Sandbox(sandbox::Error::NotGranted { .. }) | Self::NotAllowed(_) => "not_allowed",
+            Self::BadName(_)
+            | Self::CodeTooLong(_)
+            | Self::NotADirectory(_)
+            | Self::BadArgument(_)
+            | Self::Sandbox(_) => "bad_argument",
             Self::TooMany { .. } => "too_many_sessions",
             Self::Refused(refusal) => refusal.known_kind(),
             Self::NotNow => "not_now",
@@ -96,11 +105,10 @@ impl Error {
             Self::NoCheckpoint { .. } => "no_checkpoint",
             Self::CannotBranch { .. } => "cannot_branch",
             Self::Ambiguous { .. } => "ambiguous_session",
-            Self::NotAllowed(_) => "not_allowed",
             Self::Startup(_) => "startup_failed",
             Self::Python(_) => "no_python",
             Self::Packages(error) => error.kind(),
-            Self::Link(link::Error::Nursery(_)) => "sandbox_unavailable",
+            Self::NotEnforced { .. } | Self::Link(link::Error::Nursery(_)) => "sandbox_unavailable",
             Self::Link(_) => "worker_failed",
             Self::Output(_) => "output_unavailable",
             Self::Gone => "session_gone",
@@ -157,6 +165,7 @@ impl Error {
             Self::CodeTooLong(_) => "write the data to a file and read it from the code".to_owned(),
             Self::NotADirectory(_) => "pass an existing directory as `cwd`".to_owned(),
             Self::BadArgument(_) => "see the tool's schema".to_owned(),
+            Self::Sandbox(error) => error.hint().to_owned(),
             Self::Ambiguous { .. } => "name one with -t, or set PYLAIR_SESSION".to_owned(),
             Self::NotAllowed(_) => {
                 "use a token with more scopes, such as `admin`; `pylair token add` makes one".to_owned()
@@ -164,8 +173,10 @@ impl Error {
             Self::Startup(raised) => format!("the session was not opened; fix this:\n{}", raised.traceback.trim_end()),
             Self::Python(error) => error.hint().to_owned(),
             Self::Packages(error) => error.hint(),
-            Self::Link(link::Error::Nursery(_)) => {
-                "open the session with sandbox=\"open\", or see `pylair doctor` for what this machine lacks".to_owned()
+            Self::NotEnforced { .. } | Self::Link(link::Error::Nursery(_)) => {
+                "see `pylair doctor` for what this machine lacks; `sandbox_best_effort = true` in the settings opens it all the same, \
+                 and sandbox=\"open\" without any sandbox"
+                    .to_owned()
             }
             Self::Link(_) => "`pylair doctor` tries the interpreter and says what is wrong".to_owned(),
             Self::Output(error) => error.hint().unwrap_or("see the daemon's log").to_owned(),

@@ -45,7 +45,7 @@ impl Session {
     pub async fn install(&self, packages: &[String], lines: &mpsc::Sender<String>) -> Result<Installed, Error> {
         let requirements = Requirement::parse_all(packages).map_err(InstallError::from)?;
         let info = &self.info;
-        let confined = info.profile.is_confined();
+        let confined = info.terms.profile.is_confined();
         let order = Order {
             session: &info.name,
             owner: &info.owner,
@@ -116,7 +116,7 @@ impl Session {
     /// A script as the session will find it. None if it is no plain file of a reasonable size: the cell itself will tell.
     async fn script(&self, path: &Path) -> Option<Vec<u8>> {
         // What a confined session calls so is another file here.
-        let confined = if self.info.profile.is_confined() {
+        let confined = if self.info.terms.profile.is_confined() {
             Some(self.info.workspace.download(path.to_str()?).await.ok()?.file)
         } else {
             None

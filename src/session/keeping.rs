@@ -382,7 +382,7 @@ pub fn stopped_status(definition: &Definition) -> Status {
         state: State::Stopped,
         cell: definition.cell,
         executable: definition.python.clone().unwrap_or_default(),
-        sandbox: definition.sandbox.clone(),
+        sandbox: definition.sandbox.profile().to_owned(),
         cwd: definition.cwd.display().to_string(),
         description: definition.description.clone(),
         opened_at: definition.opened_at.clone(),

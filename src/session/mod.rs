@@ -14,6 +14,7 @@ mod report;
 pub mod saved;
 mod sessions;
 mod task;
+mod watching;
 
 use std::{
     collections::BTreeMap,
@@ -43,14 +44,19 @@ use crate::{
     config::{Checkpoints, Config},
     files::{Workspace, Workspaces},
     journal::Journal,
-    keeper::confine::Profile,
     output::Outputs,
     packages::{Environment, Packages},
     probe::{
-        link::{Probes, Refusal},
+        link::{Probes, Refusal, Walls},
         wire::Op,
     },
     python::{Interpreter, Interpreters},
+    sandbox::{
+        self, Terms, Wish,
+        cgroup::{Group, Groups},
+        paths::Protected,
+        truth::{self, Enforced, Grouped},
+    },
 };
 
 pub(crate) const MAX_CODE_BYTES: usize = 32 << 20;
@@ -124,7 +130,7 @@ pub struct OpenOptions {
     pub env: BTreeMap<String, String>,
     pub startup: Option<String>,
     pub preload: Vec<String>,
-    pub sandbox: Option<String>,
+    pub sandbox: Option<Wish>,
     pub description: Option<String>,
     /// Stays listed when it is closed or the daemon leaves, and is started again when it is next used.
     pub keep: bool,
@@ -155,7 +161,8 @@ pub struct Info {
     pub installer_env: BTreeMap<String, String>,
     pub interpreter: Interpreter,
     pub base: Option<Interpreter>,
-    pub profile: Profile,
+    pub terms: Terms,
+    pub walls: Walls,
     pub startup: Option<String>,
     pub preload: Vec<String>,
     pub environment: Arc<Environment>,
@@ -164,6 +171,17 @@ pub struct Info {
     pub ttl: Duration,
     /// How it would be opened again.
     definition: Arc<saved::Definition>,
+}
+
+impl Info {
+    fn enforced(&self, trial: &truth::Trial, grouped: Grouped) -> Vec<Enforced> {
+        truth::enforced(&self.terms, trial, grouped, self.walls == Walls::All, self.own_directory().is_some())
+    }
+
+    /// The directory that was made for it, when it is confined.
+    fn own_directory(&self) -> Option<&std::path::Path> {
+        (self.terms.profile.is_confined() && !self.definition.is_bound).then_some(&*self.workspace.path)
+    }
 }
 
 /// What a session is doing.
@@ -218,6 +236,9 @@ pub struct Status {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub responsiveness_ms: Option<f64>,
     pub keep: bool,
+    /// What of its sandbox holds, as its worker found it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub enforced: Vec<Enforced>,
 }
 
 impl Status {
@@ -267,6 +288,15 @@ struct Live {
     executions: u64,
     total_time: Duration,
     last_time: Option<Duration>,
+    /// What its worker found when it tried the walls around it.
+    trial: Option<truth::Trial>,
+    /// The kernel's groups that its processes are in, when it is confined and there are any.
+    group: Option<Arc<Group>>,
+    keeper: Option<i32>,
+    /// Its frozen copies.
+    copies: Vec<i32>,
+    /// Why its processes were ended, for whoever finds that they were.
+    ended_for: Option<String>,
 }
 
 impl Live {
@@ -286,6 +316,11 @@ impl Live {
             executions: 0,
             total_time: Duration::ZERO,
             last_time: None,
+            trial: None,
+            group: None,
+            keeper: None,
+            copies: Vec::new(),
+            ended_for: None,
         }
     }
 }
@@ -519,7 +554,7 @@ impl Session {
             job: live.job.as_ref().map(|job| job.id.clone()),
             python: self.info.interpreter.version.clone(),
             executable: self.info.interpreter.executable.display().to_string(),
-            sandbox: self.info.profile.name().to_owned(),
+            sandbox: self.info.terms.profile.name().to_owned(),
             cwd: self.info.workspace.seen_as.display().to_string(),
             client: self.info.client.clone(),
             description: self.info.description.clone(),
@@ -540,7 +575,15 @@ impl Session {
             threads: used.map(|used| used.threads),
             responsiveness_ms: None,
             keep: self.info.definition.keep,
+            enforced: Vec::new(),
         }
+    }
+
+    /// What of its sandbox holds; nothing when it has none.
+    pub fn enforced(&self) -> Vec<Enforced> {
+        let live = self.live.lock().expect("no panic while locked");
+        let grouped = live.group.as_ref().map(|group| group.held).unwrap_or_default();
+        live.trial.as_ref().map(|trial| self.info.enforced(trial, grouped)).unwrap_or_default()
     }
 
     /// Whether there is anything in it that its end would lose.
@@ -553,7 +596,11 @@ impl Session {
         let asked = Instant::now();
         let answered = self.ask(Op::Ping, Vec::new(), LOOK_TIMEOUT).await.is_ok();
         let took = asked.elapsed();
-        Status { responsiveness_ms: answered.then(|| report::milliseconds(took)), ..self.status() }
+        Status {
+            responsiveness_ms: answered.then(|| report::milliseconds(took)),
+            enforced: self.enforced(),
+            ..self.status()
+        }
     }
 
     fn idle_for(&self) -> Option<Duration> {
@@ -585,11 +632,17 @@ pub struct Parts {
     pub max_sessions: usize,
     pub store: Arc<saved::Store>,
     pub packages: Arc<Packages>,
+    pub sandbox: sandbox::Settings,
+    pub protected: Protected,
+    pub best_effort: bool,
+    /// Where the kernel counts a session's processes as one; looked for when the first confined session is opened.
+    pub groups: tokio::sync::OnceCell<Arc<Groups>>,
 }
 
 impl Parts {
     pub fn new(
         config: &Config,
+        protected: Protected,
         probes: Probes,
         journal: Journal,
         outputs: Outputs,
@@ -609,6 +662,10 @@ impl Parts {
             max_sessions: config.max_sessions,
             store: Arc::new(store),
             packages,
+            sandbox: config.sandbox.clone(),
+            protected,
+            best_effort: config.sandbox_best_effort,
+            groups: tokio::sync::OnceCell::new(),
         }
     }
 }

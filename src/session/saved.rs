@@ -16,7 +16,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::{caller::own_owner, regular};
+use crate::{caller::own_owner, regular, sandbox::Wish};
 
 /// The newest saves that are kept.
 const MAX_SAVES: usize = 50;
@@ -36,7 +36,10 @@ pub struct Definition {
     pub startup: Option<String>,
     #[serde(default)]
     pub preload: Vec<String>,
-    pub sandbox: String,
+    pub sandbox: Wish,
+    /// It works in a directory of its caller's, `cwd`, though it is confined.
+    #[serde(default)]
+    pub is_bound: bool,
     pub description: Option<String>,
     /// Somebody asked for it to be kept; otherwise it is only waiting for the daemon to come back.
     pub keep: bool,

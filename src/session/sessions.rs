@@ -11,15 +11,17 @@ use jiff::Timestamp;
 
 use super::{
     Command, Error, FRESH_TTL, Info, MAX_NAME_CHARS, OpenOptions, Opening, Parts, Session, Status, keeping, literal,
-    saved, task,
+    saved, task, watching,
 };
 use crate::{
-    caller::{self, Caller, DefaultSession, Scope},
+    caller::{self, Caller, DefaultSession, Door, Scope},
     files::{OwnDirectory, Workspace},
     journal::EventKind,
-    keeper::confine::{self, Profile},
+    keeper::confine::{self, Confinement},
     packages,
+    probe::link::{self, Walls},
     python::Interpreter,
+    sandbox::{self, Profile, Terms, Wish, rules::Asker},
 };
 
 const MAX_ENV_BYTES: usize = 512 << 10;
@@ -73,6 +75,7 @@ impl Sessions {
             reviving: tokio::sync::Mutex::default(),
         });
         tokio::spawn(close_idle(Arc::downgrade(&sessions)));
+        tokio::spawn(watching::watch(Arc::downgrade(&sessions)));
         sessions
     }
 
@@ -193,13 +196,21 @@ impl Sessions {
         if !caller.may(Scope::Run) {
             return Err(Error::NotAllowed("open sessions"));
         }
-        let profile = profile_for(caller, options.sandbox.as_deref())?;
         let again = opening.again.as_ref();
+        let terms = self.settle(caller, options.sandbox, again.is_some()).await?;
+        let profile = terms.profile;
+        let walls = self.walls_for(profile).await?;
         let handle: Arc<str> = again.map_or_else(new_handle, |definition| definition.handle.clone()).into();
         let (cwd, own) = self.place_for(caller, options.cwd.as_ref(), profile, &handle).await?;
         if !cwd.is_dir() {
             return Err(Error::NotADirectory(cwd));
         }
+        // Whoever says where, and may, gets that directory; others, and those that are sealed, one of the session's own.
+        let is_bound = match again {
+            Some(definition) => definition.is_bound,
+            None => profile == Profile::Workspace && options.cwd.is_some() && caller.may(Scope::Admin),
+        };
+        let cwd = if is_bound { self.parts.protected.check(&cwd, true).map_err(sandbox::Error::from)? } else { cwd };
         if let Some(module) = options.preload.iter().find(|module| !is_module_name(module)) {
             return Err(Error::BadArgument(format!("`{module}` in `preload` is not the name of a module")));
         }
@@ -210,9 +221,7 @@ impl Sessions {
         // What the caller's environment holds is none of a confined session's business.
         let added = caller.may(Scope::Admin).then_some(&options.env).into_iter().flatten();
         let lookup = caller.env.iter().chain(added).map(|(name, value)| (name.clone(), value.clone())).collect();
-        let mut env =
-            if profile.is_confined() { caller::plain_environment("/tmp", "pylair") } else { (*caller.env).clone() };
-        env.extend(options.env.clone());
+        let env = environment(caller, &terms, &options.env);
         check_environment(&env)?;
         // Interpreters are looked for and asked outside of any sandbox: only whoever may do without one says where.
         let search = if caller.may(Scope::Admin) { &env } else { &*caller.env };
@@ -231,11 +240,7 @@ impl Sessions {
         let ttl = if name == handle { FRESH_TTL.min(self.parts.session_ttl) } else { self.parts.session_ttl };
         let (workspace, directory) = match own {
             Some(own) => own,
-            None if profile.is_confined() => {
-                let (workspace, directory) = self.make_directory(&handle, confine::new_outer_id()).await?;
-                (workspace, Some(directory))
-            }
-            None => (Workspace::open(&cwd), None),
+            None => self.workspace_for(profile, walls, is_bound, &cwd, &handle).await?,
         };
         let opened_at = Timestamp::now();
         let definition = saved::Definition {
@@ -247,7 +252,8 @@ impl Sessions {
             env: options.env,
             startup: options.startup.clone(),
             preload: options.preload.clone(),
-            sandbox: profile.name().to_owned(),
+            sandbox: terms.wish.clone(),
+            is_bound,
             description: options.description.clone(),
             keep: options.keep,
             cell: again.map_or(0, |definition| definition.cell),
@@ -268,7 +274,8 @@ impl Sessions {
             installer_env: packages::installer_env(&caller.env),
             interpreter,
             base,
-            profile,
+            terms,
+            walls,
             startup: options.startup,
             preload: options.preload,
             environment,
@@ -336,7 +343,7 @@ impl Sessions {
             EventKind::SessionOpened {
                 name: info.name.to_string(),
                 python: info.interpreter.version.clone(),
-                profile: info.profile.name().to_owned(),
+                profile: info.terms.profile.name().to_owned(),
                 cwd: info.cwd.display().to_string(),
                 startup: info.startup.clone(),
                 branch,
@@ -347,7 +354,58 @@ impl Sessions {
         registry.open.insert(info.handle.clone(), session.clone());
     }
 
-    /// Where the files of a new session are: in its working directory, or in one of its own when it is confined.
+    /// What a new session may do. One that was open before has what it was given then, as far as the settings still allow it.
+    async fn settle(&self, caller: &Caller, wish: Option<Wish>, again: bool) -> Result<Terms, Error> {
+        let default = if caller.door == Door::Http { Profile::Workspace } else { Profile::Open };
+        let asker = Asker { is_admin: again || caller.may(Scope::Admin), default };
+        let parts = self.parts.clone();
+        let settled =
+            tokio::task::spawn_blocking(move || Terms::settle(wish, asker, &parts.sandbox, &parts.protected)).await;
+        let terms = settled.map_err(|_| Error::Gone)?.map_err(Error::Sandbox)?;
+        if terms.profile == Profile::Open && !asker.is_admin {
+            return Err(Error::NotAllowed("open a session without a sandbox"));
+        }
+        Ok(terms)
+    }
+
+    /// Where the files of a session are, and the directory that was made for it if it is confined and works in one of its own.
+    async fn workspace_for(
+        &self,
+        profile: Profile,
+        walls: Walls,
+        is_bound: bool,
+        cwd: &std::path::Path,
+        handle: &Arc<str>,
+    ) -> Result<(Workspace, Option<Arc<OwnDirectory>>), Error> {
+        if !profile.is_confined() {
+            return Ok((Workspace::open(cwd), None));
+        }
+        let owner = if walls == Walls::All { confine::new_outer_id() } else { None };
+        if is_bound {
+            return Ok((Workspace { owner, ..Workspace::open(cwd) }, None));
+        }
+        let (mut workspace, directory) = self.make_directory(handle, owner).await?;
+        if walls == Walls::Bare {
+            workspace.seen_as.clone_from(&workspace.path);
+        }
+        Ok((workspace, Some(directory)))
+    }
+
+    /// What of a sandbox this machine has. Less than all is an error, unless it is wanted.
+    async fn walls_for(&self, profile: Profile) -> Result<Walls, Error> {
+        if !profile.is_confined() {
+            return Ok(Walls::All);
+        }
+        match self.parts.probes.nursery().await {
+            Ok(_) => Ok(Walls::All),
+            Err(error) if self.parts.best_effort => {
+                tracing::warn!(%error, "a session is confined as far as this machine can");
+                Ok(Walls::Bare)
+            }
+            Err(error) => Err(link::Error::from(error).into()),
+        }
+    }
+
     /// Where a session works, and the directory that was made for it if the caller is nowhere, as over HTTP.
     async fn place_for(
         &self,
@@ -542,17 +600,20 @@ async fn close_idle(sessions: Weak<Sessions>) {
     }
 }
 
-/// The profile a caller names, else the usual one: without a sandbox only for whoever may do without.
-fn profile_for(caller: &Caller, sandbox: Option<&str>) -> Result<Profile, Error> {
-    let profile: Profile = match sandbox {
-        Some(sandbox) => sandbox.parse().map_err(|error| Error::BadArgument(format!("{error}")))?,
-        None if caller.may(Scope::Admin) => Profile::Open,
-        None => Profile::Sealed,
-    };
-    if !profile.is_confined() && !caller.may(Scope::Admin) {
-        return Err(Error::NotAllowed("open sessions without a sandbox"));
+/// What a session's processes find in their environment: of a caller's own, when it is confined, only what is passed on by name.
+fn environment(caller: &Caller, terms: &Terms, more: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    if !terms.profile.is_confined() {
+        let mut env = (*caller.env).clone();
+        env.extend(more.clone());
+        return env;
     }
-    Ok(profile)
+    let mut env = caller::plain_environment("/tmp", "pylair");
+    env.extend(terms.env.iter().filter_map(|name| Some((name.clone(), caller.env.get(name)?.clone()))));
+    if !terms.allow_net.is_empty() {
+        env.extend(Confinement::proxy_environment());
+    }
+    env.extend(more.clone());
+    env
 }
 
 fn check_environment(env: &BTreeMap<String, String>) -> Result<(), Error> {

@@ -409,7 +409,7 @@ async fn open(
     let name = body.options.name.clone();
     let opened =
         conclude(record, name.as_deref(), daemon.sessions.open(&caller, body.options).await.map_err(Into::into))?;
-    Ok(Json(opened.status()).into_response())
+    Ok(Json(session::Status { enforced: opened.enforced(), ..opened.status() }).into_response())
 }
 
 async fn close(

@@ -192,7 +192,7 @@ fn a_kept_session_finds_its_files_again() {
         let (name, value) = core.home.marker();
         let options = pylair::session::OpenOptions {
             name: Some("kept".to_owned()),
-            sandbox: Some("sealed".to_owned()),
+            sandbox: Some("sealed".into()),
             env: [(name.to_owned(), value.to_owned())].into(),
             keep: true,
             ..Default::default()
@@ -217,7 +217,7 @@ fn a_session_that_does_not_open_leaves_no_directory() {
     on_newest_python(async |core| {
         let Some(session) = open_sealed(core, test).await else { return };
         let options = pylair::session::OpenOptions {
-            sandbox: Some("sealed".to_owned()),
+            sandbox: Some("sealed".into()),
             startup: Some("1 / 0".to_owned()),
             ..Default::default()
         };
@@ -563,7 +563,7 @@ fn json_of(body: &str) -> Value {
 fn uploads_and_downloads_go_to_the_workspace() {
     let home = Home::new();
     let server = home.serve();
-    let open = json!({"name": "lab", "from": {"cwd": home.work()}}).to_string();
+    let open = json!({"name": "lab", "sandbox": "open", "from": {"cwd": home.work()}}).to_string();
     assert_eq!(server.request("POST", "/api/sessions", open).send().status, 200);
     let post = |query: &str, body: &[u8]| server.request("POST", &format!("/files/upload?target=lab{query}"), body);
     let answer = post("&path=data/one.txt", b"0123456789").send();
@@ -632,7 +632,7 @@ fn uploads_and_downloads_go_to_the_workspace() {
 fn the_fields_of_a_form_say_where_its_files_go() {
     let home = Home::new();
     let server = home.serve();
-    let open = json!({"name": "lab", "from": {"cwd": home.work()}}).to_string();
+    let open = json!({"name": "lab", "sandbox": "open", "from": {"cwd": home.work()}}).to_string();
     assert_eq!(server.request("POST", "/api/sessions", open).send().status, 200);
     let field =
         |name: &str, value: &str| format!("--B\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n");

@@ -371,7 +371,7 @@ fn sealed_sessions_see_what_was_installed_for_them() {
             let (name, value) = core.home.marker();
             let env = [(name.to_owned(), value.to_owned()), ("PIP_TARGET".to_owned(), "/workspace".to_owned())].into();
             let python = python.map(|path| path.display().to_string());
-            let options = OpenOptions { sandbox: Some("sealed".to_owned()), env, python, ..OpenOptions::default() };
+            let options = OpenOptions { sandbox: Some("sealed".into()), env, python, ..OpenOptions::default() };
             // Where packages come from is its caller's to say.
             let mut caller = core.caller.clone();
             let mut callers = (*caller.env).clone();

@@ -11,7 +11,7 @@ pub async fn open_sealed(core: &Core, test: &str) -> Option<TestSession> {
     // The caller's environment stays outside; this one variable is how the test knows the processes again.
     let (name, value) = core.home.marker();
     let env = [(name.to_owned(), value.to_owned())].into();
-    let options = OpenOptions { sandbox: Some("sealed".to_owned()), env, ..OpenOptions::default() };
+    let options = OpenOptions { sandbox: Some("sealed".into()), env, ..OpenOptions::default() };
     match core.open_session(options).await {
         Ok(session) => Some(session),
         Err(error) if error.kind() == "sandbox_unavailable" => {

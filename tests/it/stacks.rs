@@ -330,7 +330,7 @@ fn a_stopped_process_is_read_and_stays_stopped() {
 fn a_session_is_looked_into_while_its_cell_runs() {
     on_each_python(async |core| {
         for sandbox in ["open", "sealed"] {
-            let options = pylair::session::OpenOptions { sandbox: Some(sandbox.to_owned()), ..Default::default() };
+            let options = pylair::session::OpenOptions { sandbox: Some(sandbox.into()), ..Default::default() };
             let session = match core.open_session(options).await {
                 Ok(session) => session,
                 Err(error) if error.kind() == "sandbox_unavailable" => {

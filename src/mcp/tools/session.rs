@@ -15,6 +15,7 @@ use crate::{
         targets::{Purpose, Target},
     },
     mcp::{render, server::Call},
+    sandbox::Wish,
     session::{self as core, Job, OnTimeout, OpenOptions, Report, RestartMode, Work, literal},
 };
 
@@ -385,13 +386,23 @@ pub struct OpenArgs {
     startup: Option<String>,
     /// Modules to have imported already, which makes opening fast
     preload: Option<Vec<String>>,
-    /// `open` (your own rights, default) or `sealed` (no network, no files but its own workspace and /tmp)
-    sandbox: Option<String>,
+    #[schemars(schema_with = "sandbox_schema")]
+    sandbox: Option<serde_json::Value>,
     description: Option<String>,
     /// Keep its definition when it is closed; the next use starts it again
     keep: Option<bool>,
     /// Bring variables back from a save, or from the newest save of a session's name
     restore: Option<String>,
+}
+
+/// In few words: what is in the object is in the description, and checked when it is used.
+fn sandbox_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({
+        "type": ["string", "object"],
+        "description": "`open` (your own rights), `workspace` (own files only), `sealed` (also no network), or {profile, allow_read, \
+            allow_write, allow_net: [\"host:port\"], env: [names], memory_mb, cpu_s, processes, open_files, file_size_mb, tmp_mb, \
+            disk_mb, wall_s}",
+    })
 }
 
 /// A session that was opened, and what came back of a save.
@@ -412,7 +423,7 @@ pub async fn open(call: Call<'_>) -> Result<CallToolResult, ToolError> {
         env: args.env.unwrap_or_default(),
         startup: args.startup,
         preload: args.preload.unwrap_or_default(),
-        sandbox: args.sandbox,
+        sandbox: args.sandbox.map(Wish::from_json).transpose().map_err(core::Error::Sandbox)?,
         description: args.description,
         keep: args.keep.unwrap_or_default(),
         restore: args.restore,

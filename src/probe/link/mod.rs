@@ -11,7 +11,7 @@ use std::{
     collections::VecDeque,
     io,
     os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::fs::FileExt,
     },
     sync::Arc,
@@ -34,10 +34,11 @@ use crate::{
     descriptor::{readable, until_writable},
     keeper::{
         Order, Report,
-        confine::{Confinement, Place, Profile},
+        confine::{Confinement, Place},
         pid_within,
     },
     output::Stream,
+    sandbox::{Terms, cgroup::Group, proxy::Proxy},
 };
 
 pub use copies::Restored;
@@ -160,11 +161,34 @@ pub struct Link {
     chunk: Vec<u8>,
     next_id: u64,
     confined: bool,
-    /// Shared by all links whose workers are below one keeper.
-    family: Arc<()>,
+    family: Arc<Family>,
     dead: bool,
     open: Open,
     burst: Burst,
+}
+
+/// How much of a sandbox there is to be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Walls {
+    All,
+    /// No namespaces: what a process can do to itself.
+    Bare,
+}
+
+/// What all links share whose workers are below one keeper.
+#[derive(Debug, Default)]
+pub struct Family {
+    proxy: Option<Proxy>,
+    /// What the worker found when it tried the walls, before it ran anybody's code.
+    trial: Option<serde_json::Value>,
+    group: std::sync::OnceLock<Arc<Group>>,
+}
+
+impl Family {
+    /// The group that its processes are in, for as long as there are any.
+    pub fn hold_group(&self, group: Arc<Group>) {
+        let _once = self.group.set(group);
+    }
 }
 
 /// Which pipes have not ended. One that has is ready for ever, so it must not be waited on again.
@@ -190,6 +214,7 @@ struct ControlMessage {
     refused: Option<String>,
     kind: Option<String>,
     hint: Option<String>,
+    trial: Option<serde_json::Value>,
 }
 
 impl Link {
@@ -198,15 +223,15 @@ impl Link {
     pub async fn open(
         probes: &Probes,
         wanted: &Wanted<'_>,
-        profile: &Profile,
+        (terms, walls): (&Terms, Walls),
         place: Place<'_>,
         start: Start,
     ) -> Result<Self, Error> {
         let key = Key::new(wanted);
-        let confinement = Confinement::new(profile, wanted.interpreter, place);
+        let confinement = Confinement::new(terms, wanted.interpreter, place, probes.trial());
         let nursery = match &confinement {
-            Some(_) => Some(probes.nursery().await?),
-            None => None,
+            Some(_) if walls == Walls::All => Some(probes.nursery().await?),
+            _ => None,
         };
         let template = probes.templates.get(&key, nursery.as_ref()).await?;
         let mut first = Vec::with_capacity(4096);
@@ -217,12 +242,16 @@ impl Link {
         );
         let result = if let (Some(confinement), Some(nursery)) = (&confinement, &nursery) {
             let keeper = nursery.keeper(&confinement.keeper_request()).await?;
-            Self::fork(template, Some((confinement, keeper)), &first).await
+            Self::fork(template, Some((confinement, terms, keeper)), None, &first).await
+        } else if let Some(confinement) = confinement {
+            let bare = tokio::task::spawn_blocking(move || confinement.bare().bare_message()).await;
+            let bare = bare.map_err(|error| Error::Descriptors(io::Error::other(error)))?;
+            Self::fork(template, None, Some(bare), &first).await
         } else {
             let link = match probes.take_spare(&key, &template) {
                 Some(spare) if spare.write(&first).await.is_ok() => Ok(spare),
                 // There is none, or it ended just now, before anything of the session's had run in it.
-                _ => Self::fork(template.clone(), None, &first).await,
+                _ => Self::fork(template.clone(), None, None, &first).await,
             };
             probes.make_spare(key.clone(), template);
             link
@@ -236,13 +265,14 @@ impl Link {
 
     async fn fork(
         template: Arc<Template>,
-        confined: Option<(&Confinement, nursery::ConfinedKeeper)>,
+        confined: Option<(&Confinement, &Terms, nursery::ConfinedKeeper)>,
+        bare: Option<(serde_json::Value, Option<OwnedFd>)>,
         first: &[u8],
     ) -> Result<Self, Error> {
         let (ours, theirs) = Ends::new()?;
         let mut passed = theirs.each();
         let is_confined = confined.is_some();
-        let (keeper, mut failed) = if let Some((confinement, keeper)) = &confined {
+        let (keeper, mut failed) = if let Some((confinement, _, keeper)) = &confined {
             passed.push(keeper.pidfd.as_fd());
             passed.extend(keeper.ruleset.as_ref().map(AsFd::as_fd));
             let confine = confinement.confine_message(keeper.ruleset.is_some());
@@ -251,13 +281,18 @@ impl Link {
         } else {
             let (keeper, keeper_end) = Control::pair().map_err(Error::Descriptors)?;
             passed.push(keeper_end.as_fd());
-            let failed = template.fork(None, &passed)?;
+            let (confine, ruleset) = bare.as_ref().map(|(confine, ruleset)| (confine, ruleset.as_ref())).unzip();
+            passed.extend(ruleset.flatten().map(AsFd::as_fd));
+            let failed = template.fork(confine, &passed)?;
             (Some(keeper), failed)
         };
         let mut keeper_pidfd = None;
+        let mut family = Family::default();
         let keeper = match (keeper, confined) {
             (Some(keeper), _) => keeper,
-            (None, Some((_, keeper))) => {
+            (None, Some((_, terms, keeper))) => {
+                let listener = keeper.proxy.map(|listener| Proxy::start(listener, terms.allow_net.clone()));
+                family.proxy = listener.transpose().map_err(Error::Descriptors)?;
                 keeper_pidfd = Some(readable(keeper.pidfd).map_err(Error::Descriptors)?);
                 keeper.control
             }
@@ -286,7 +321,8 @@ impl Link {
         if keeper_pidfd.is_none() {
             keeper_pidfd = keeper_above(worker.pid, template.pid());
         }
-        let link = Self::assemble(ours, keeper, keeper_pidfd, template, worker, (is_confined, Arc::default()))?;
+        family.trial = message.trial;
+        let link = Self::assemble(ours, keeper, keeper_pidfd, template, worker, (is_confined, Arc::new(family)))?;
         link.write(&first[written..]).await?;
         Ok(link)
     }
@@ -297,7 +333,7 @@ impl Link {
         keeper_pidfd: Option<AsyncFd<OwnedFd>>,
         template: Arc<Template>,
         worker: Worker,
-        (confined, family): (bool, Arc<()>),
+        (confined, family): (bool, Arc<Family>),
     ) -> Result<Self, Error> {
         Ok(Self {
             requests: ends.requests,
@@ -342,6 +378,37 @@ impl Link {
 
     pub fn pid(&self) -> i32 {
         self.worker.pid
+    }
+
+    /// Its keeper's pid, if it is known.
+    pub fn keeper_pid(&self) -> Option<i32> {
+        let pidfd = self.keeper_pidfd.as_ref()?.get_ref().as_raw_fd();
+        let fdinfo = std::fs::read_to_string(format!("/proc/self/fdinfo/{pidfd}")).ok()?;
+        fdinfo.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok().filter(|pid| *pid > 0)
+    }
+
+    /// What it shares with those branched off.
+    pub fn family(&self) -> std::sync::Weak<Family> {
+        Arc::downgrade(&self.family)
+    }
+
+    pub fn group(&self) -> Option<Arc<Group>> {
+        self.family.group.get().cloned()
+    }
+
+    /// The pids of its frozen copies.
+    pub fn copies(&self) -> Vec<i32> {
+        self.frozen.iter().map(|frozen| frozen.worker.pid).collect()
+    }
+
+    /// Connections of the session that were refused since this was last asked.
+    pub fn take_refused(&self) -> Vec<String> {
+        self.family.proxy.as_ref().map(Proxy::take_refused).unwrap_or_default()
+    }
+
+    /// What the worker found when it tried the walls around it.
+    pub fn trial(&self) -> Option<&serde_json::Value> {
+        self.family.trial.as_ref()
     }
 
     /// Output of the last `LinkEvent::Output`.

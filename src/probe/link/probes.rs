@@ -9,6 +9,7 @@ use std::{
 };
 
 use super::Link;
+use crate::keeper::confine::Trial;
 use crate::probe::{
     nursery::{self, Nursery},
     template::{Key, Template, Templates},
@@ -24,25 +25,31 @@ pub struct Probes {
     pub templates: Templates,
     nursery: tokio::sync::Mutex<Option<Arc<Nursery>>>,
     spares: Spares,
+    trial: Trial,
 }
 
 /// A worker per template that was forked ahead and waits for its `start`; `None` while it is being made.
 type Spares = Arc<Mutex<HashMap<Key, Option<Link>>>>;
 
 impl Probes {
-    /// `program` is the pylair executable, for keepers and the nursery.
-    pub fn new(program: &Path) -> io::Result<Self> {
+    /// `program` is the pylair executable, for keepers and the nursery; `trial` what confined workers try to reach.
+    pub fn new(program: &Path, trial: Trial) -> io::Result<Self> {
         Ok(Self {
             program: program.to_owned(),
             templates: Templates::new(program)?,
             nursery: tokio::sync::Mutex::default(),
             spares: Spares::default(),
+            trial,
         })
     }
 
     /// The pylair executable.
     pub fn program(&self) -> &Path {
         &self.program
+    }
+
+    pub(super) fn trial(&self) -> Trial {
+        self.trial.clone()
     }
 
     /// The spare worker of a template, if it is there and alive.
@@ -64,7 +71,7 @@ impl Probes {
         };
         tokio::spawn(async move {
             tokio::time::sleep(SPARE_DELAY).await;
-            let spare = Link::fork(template, None, &[]).await;
+            let spare = Link::fork(template, None, None, &[]).await;
             let mut spares = spares.lock().expect("no panic while locked");
             match spare {
                 // Nobody waits for it if the daemon has ended them all meanwhile.

@@ -222,6 +222,7 @@ impl Task {
     }
 
     pub(super) fn finish(&mut self, job: &Arc<Job>, mut execution: Execution) {
+        execution.notes.extend(self.sandbox_notes());
         let ended = job.close_output(&mut execution);
         self.parts.journal.record(&self.info.owner, &self.info.handle, ended);
         {

@@ -150,6 +150,7 @@ impl Task {
     pub(super) fn show_checkpoints(&self, skipped: Option<String>) {
         let mut live = self.live.lock().expect("no panic while locked");
         live.checkpoints = self.checkpointed();
+        live.copies = self.link.as_ref().map(Link::copies).unwrap_or_default();
         live.checkpoint_skipped = skipped;
     }
 
@@ -330,7 +331,17 @@ impl Task {
             live.rss_mb = link.resident_mb();
             live.cell = cell;
         }
+        {
+            let mut live = self.live.lock().expect("no panic while locked");
+            live.keeper = link.keeper_pid();
+            live.group = link.group();
+        }
+        let trial = link.trial().cloned();
         self.link = Some(link);
+        if let Some(trial) = trial {
+            // It was opened before, so whatever is missing is wanted.
+            let _known = self.check_walls(trial);
+        }
         self.cell = cell;
         self.lineage = lineage;
         self.start_holds = start_holds;

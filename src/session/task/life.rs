@@ -11,17 +11,22 @@ use crate::{
     journal::EventKind,
     keeper::confine::Place,
     probe::{
-        link::{self, Link, LinkEvent},
+        link::{self, Link, LinkEvent, Walls},
         template::Wanted,
         wire::{Event, Op, Raised, Reply, Start},
     },
     regular,
+    sandbox::{
+        cgroup::Groups,
+        truth::{self, Grouped},
+    },
     session::{
         job::{Execution, Outcome},
         keeping::RESTORE_TIMEOUT,
         notes::{cell_stacks, death_message, stop_notes},
         read_answer,
         saved::Restored,
+        watching::enclose,
     },
 };
 
@@ -39,7 +44,7 @@ impl Task {
             .get("PYTHONPATH")
             .map(|path| path.split(':').filter(|entry| !entry.is_empty()).map(str::to_owned).collect())
             .unwrap_or_default();
-        if info.profile.is_confined() {
+        if info.terms.profile.is_confined() {
             info.environment.show_to_confined();
         }
         let wanted = Wanted {
@@ -49,7 +54,7 @@ impl Task {
             preload: &info.preload,
             python_path: &python_path,
             owner: &info.owner,
-            confined: info.profile.is_confined(),
+            confined: info.terms.profile.is_confined() && info.walls == Walls::All,
         };
         let prefix = info.interpreter.is_venv().then(|| info.interpreter.prefix.display().to_string());
         let start = Start {
@@ -62,13 +67,19 @@ impl Task {
         };
         let place = Place {
             directory: &info.workspace.path,
+            seen_as: &info.workspace.seen_as,
             packages: info.environment.directory(),
             outer_id: info.workspace.owner,
         };
         // Whatever hung at a fork was loaded into the worker that is gone.
         self.checkpoints_given_up = false;
-        let link = Link::open(&self.parts.probes, &wanted, &info.profile, place, start).await?;
+        let link = Link::open(&self.parts.probes, &wanted, (&info.terms, info.walls), place, start).await?;
+        let trial = link.trial().cloned().unwrap_or_default();
         self.link = Some(link);
+        if info.terms.profile.is_confined() {
+            let checked = self.check_walls(trial);
+            self.unless_failed(checked).await?;
+        }
         let started = self.answer_to(Link::START, START_TIMEOUT).await;
         let (reply, _) = self.unless_failed(started).await?;
         if let Some(refused) = reply.refused {
@@ -91,7 +102,11 @@ impl Task {
         live.pid = Some(link.pid());
         live.rss_mb = link.resident_mb();
         live.state = State::Idle;
+        live.keeper = link.keeper_pid();
         drop(live);
+        if info.terms.profile.is_confined() {
+            self.enclose();
+        }
         self.lineage = vec![0];
         self.start_holds = false;
         self.show_holding();
@@ -99,6 +114,43 @@ impl Task {
             self.plan_checkpoint();
         }
         Ok(())
+    }
+
+    /// Looks at what the worker found when it tried its walls. Where one is missing there is no session, unless that is wanted.
+    pub(super) fn check_walls(&mut self, trial: serde_json::Value) -> Result<(), Error> {
+        let trial: truth::Trial = serde_json::from_value(trial).unwrap_or_default();
+        let missing = truth::missing(&self.info.enforced(&trial, Grouped::default()));
+        self.live.lock().expect("no panic while locked").trial = Some(trial);
+        self.not_enforced = missing;
+        match &self.not_enforced {
+            Some(missing) if !self.parts.best_effort => {
+                Err(Error::NotEnforced { profile: self.info.terms.profile.name(), missing: missing.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Has the kernel count this worker's memory and processes as one, once that is done; until then both are watched.
+    fn enclose(&mut self) {
+        let Some(link) = &self.link else { return };
+        let (worker, keeper, family) = (link.pid(), link.keeper_pid(), link.family());
+        let (parts, info, live) = (self.parts.clone(), self.info.clone(), self.live.clone());
+        tokio::spawn(async move {
+            let find = || async { Arc::new(tokio::task::spawn_blocking(Groups::find).await.unwrap_or_default()) };
+            let groups = parts.groups.get_or_init(find).await.clone();
+            let Some(group) = enclose(groups, info, worker, keeper).await else { return };
+            // If the session is gone meanwhile, so is its group when this goes.
+            if let Some(family) = family.upgrade() {
+                family.hold_group(group.clone());
+                live.lock().expect("no panic while locked").group = Some(group);
+            }
+        });
+    }
+
+    /// What every answer says of a sandbox: what is not enforced, and whom it did not let through.
+    pub(super) fn sandbox_notes(&self) -> Vec<String> {
+        let missing = self.not_enforced.iter().map(|missing| format!("this session's sandbox is not whole: {missing}"));
+        missing.chain(self.link.iter().flat_map(Link::take_refused)).collect()
     }
 
     /// In a session that was just opened: brings variables back from a save.
@@ -136,6 +188,7 @@ impl Task {
     pub(super) async fn close_link(&mut self) {
         if let Some(link) = self.link.take() {
             link.close().await;
+            self.live.lock().expect("no panic while locked").group = None;
         }
         self.checkpoints.clear();
         self.show_checkpoints(None);
@@ -190,6 +243,7 @@ impl Task {
             None => None,
         };
         self.drain_output();
+        let why = why.or_else(|| self.live.lock().expect("no panic while locked").take_ended_for(&self.info));
         let Some(running) = self.running.take() else {
             let what = death_message(status, why.as_deref(), "");
             self.idle_deaths += 1;

@@ -80,6 +80,7 @@ pub(super) async fn start(info: Arc<Info>, parts: Arc<Parts>, seed: Seed) -> Res
         checkpoints_given_up: false,
         ending: ending.clone(),
         directory: None,
+        not_enforced: None,
     };
     let mut restored = None;
     match seed {
@@ -133,6 +134,8 @@ struct Task {
     ending: Arc<Ending>,
     /// The session's own directory, shared with those branched off: it is removed with the last of them, after the worker.
     directory: Option<Arc<OwnDirectory>>,
+    /// What its sandbox promises and does not hold.
+    not_enforced: Option<String>,
 }
 
 impl Task {

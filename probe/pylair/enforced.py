@@ -1,0 +1,87 @@
+"""Tries the walls around a confined worker, before it runs anybody's code. Runs in the child, after `confine.lock`.
+
+Each attempt is one that has to fail; what is returned is how it failed, by the name of its error, and `None` where it did not.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import socket
+from typing import Any, Callable
+
+from . import confine
+
+# An address that nobody has (RFC 5737), and a port that nobody would serve.
+_NOWHERE = ("203.0.113.1", 9)
+_STATUS = ("CapBnd", "CapEff", "NoNewPrivs", "Seccomp")
+
+
+def tried(confined: dict[str, Any]) -> dict[str, Any]:
+    """How each attempt failed. A fraction of a millisecond, and nothing is left behind."""
+    trial = confined.get("trial") or {}
+    limits = confined.get("rlimits") or {}
+    return {
+        "read": _failure(_read, trial.get("canary", "")),
+        "write": _failure(_write, "/usr/.pylair-was-here"),
+        "daemon": _failure(_connect, trial.get("socket", "")),
+        "network": _failure(_reach, socket.SOCK_STREAM),
+        "datagrams": _failure(_reach, socket.SOCK_DGRAM),
+        "signal": _failure(os.kill, trial.get("pid", 1), 0),
+        "memory": _failure(_map, limits.get("RLIMIT_AS", 0)),
+        "calls": _failure(confine.unshare_nothing),
+        "others": _others(),
+        "status": _status(),
+    }
+
+
+def _failure(attempt: Callable[..., Any], *arguments: Any) -> str | None:
+    try:
+        attempt(*arguments)
+    except OSError as error:
+        return errno.errorcode.get(error.errno or 0, type(error).__name__)
+    except Exception as error:
+        return type(error).__name__
+    return None
+
+
+def _read(path: str) -> None:
+    os.close(os.open(path, os.O_RDONLY))
+
+
+def _write(path: str) -> None:
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+    os.unlink(path)
+
+
+def _connect(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(path)
+
+
+def _reach(kind: int) -> None:
+    with socket.socket(socket.AF_INET, kind) as client:
+        client.setblocking(False)
+        try:
+            client.connect(_NOWHERE)
+        except BlockingIOError:
+            # It is on its way.
+            pass
+
+
+def _map(limit: int) -> None:
+    if limit:
+        mmap.mmap(-1, limit).close()
+
+
+def _others() -> int:
+    """Processes that can be seen and are neither this one nor its keeper."""
+    mine = {1, os.getpid()}
+    return sum(name.isdigit() and int(name) not in mine for name in os.listdir("/proc"))
+
+
+def _status() -> dict[str, str]:
+    with open("/proc/self/status") as status:
+        lines = (line.split(":", 1) for line in status)
+        return {name: value.strip() for name, value in lines if name in _STATUS}

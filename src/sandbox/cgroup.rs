@@ -1,0 +1,231 @@
+//! Groups of processes that the kernel counts as one: a session's memory and processes, where we may make groups.
+//!
+//! Version 2 where it is delegated to us or we are root, version 1 as root. Putting a process into a group of version 1 takes
+//! milliseconds, so it is done behind the session's back, on a blocking thread. Called by `watch`.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use super::{Limits, truth::Grouped, watch::Processes};
+
+/// Where groups can be made.
+#[derive(Debug, Clone, Default)]
+pub struct Groups {
+    memory: Option<Base>,
+    processes: Option<Base>,
+}
+
+#[derive(Debug, Clone)]
+struct Base {
+    path: PathBuf,
+    version: Version,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+impl Groups {
+    /// Looks for them, and makes the group that sessions' groups are in. Blocks.
+    pub fn find() -> Self {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let name = format!("pylair-{}", std::process::id());
+        let base = |controller| {
+            let base = base_of_two(&mounts, &own, controller).or_else(|| base_of_one(&mounts, &own, controller))?;
+            let path = base.path.join(&name);
+            match fs::create_dir(&path) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return None,
+                _ => {}
+            }
+            if base.version == Version::Two {
+                fs::write(path.join("cgroup.subtree_control"), format!("+{controller}")).ok()?;
+            }
+            Some(Base { path, ..base })
+        };
+        Self { memory: base("memory"), processes: base("pids") }
+    }
+
+    /// Puts a session's processes into groups of their own. What is not there to be had is left out. Blocks.
+    pub fn enclose(&self, handle: &str, limits: &Limits, processes: &impl Fn() -> Vec<i32>) -> Group {
+        let mut group = Group::default();
+        let memory = limits.memory_mb << 20;
+        if let Some(path) = self.memory.as_ref().and_then(|base| {
+            let settings: &[(&str, String)] = match base.version {
+                Version::One => &[("memory.limit_in_bytes", memory.to_string())],
+                Version::Two => &[("memory.max", memory.to_string()), ("memory.swap.max", "0".to_owned())],
+            };
+            base.make(handle, settings, processes)
+        }) {
+            group.held.memory = true;
+            group.paths.push(path);
+        }
+        if let Some(path) = self.processes.as_ref().and_then(|base| {
+            // Frozen copies are the session's too, and the keeper.
+            base.make(handle, &[("pids.max", (limits.processes + 8).to_string())], processes)
+        }) {
+            group.held.processes = true;
+            group.paths.push(path);
+        }
+        group.paths.dedup();
+        group
+    }
+}
+
+impl Drop for Groups {
+    fn drop(&mut self) {
+        for base in [&self.memory, &self.processes].into_iter().flatten() {
+            // Whoever is in there yet keeps it.
+            let _busy = fs::remove_dir(&base.path);
+        }
+    }
+}
+
+impl Base {
+    fn make(&self, handle: &str, settings: &[(&str, String)], processes: &impl Fn() -> Vec<i32>) -> Option<PathBuf> {
+        const ROUNDS: usize = 8;
+        let path = self.path.join(handle);
+        match fs::create_dir(&path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return None,
+            _ => {}
+        }
+        let (first, rest) = settings.split_first()?;
+        fs::write(path.join(first.0), &first.1).ok()?;
+        for (file, value) in rest {
+            // There is no swap everywhere.
+            let _absent = fs::write(path.join(file), value);
+        }
+        // A process that forks while it is being moved leaves a child behind, which is found the next time.
+        for _ in 0..ROUNDS {
+            let inside = read_pids(&path);
+            let outside: Vec<_> = processes().into_iter().filter(|pid| !inside.contains(pid)).collect();
+            if outside.is_empty() {
+                return Some(path);
+            }
+            for pid in outside {
+                // It may be gone by now.
+                let _gone = fs::write(path.join("cgroup.procs"), pid.to_string());
+            }
+        }
+        None
+    }
+}
+
+fn read_pids(group: &Path) -> Vec<i32> {
+    let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    text.lines().filter_map(|line| line.parse().ok()).collect()
+}
+
+/// Where the hierarchy with a controller of version 1 is, and we in it: only root may make groups there.
+fn base_of_one(mounts: &str, own: &str, controller: &str) -> Option<Base> {
+    let mount = mounts.lines().find_map(|line| {
+        let (place, kind) = line.split_once(" - ")?;
+        let options = kind.strip_prefix("cgroup ")?.split(' ').next_back()?;
+        options.split(',').any(|option| option == controller).then(|| place.split(' ').nth(4))?
+    })?;
+    let inside = own.lines().find_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        parts.next()?.split(',').any(|name| name == controller).then(|| parts.next())?
+    })?;
+    let path = Path::new(mount).join(inside.trim_start_matches('/'));
+    Some(Base { path: if path.is_dir() { path } else { mount.into() }, version: Version::One })
+}
+
+/// The group of version 2 that we are in, if the controller is given to what is below.
+fn base_of_two(mounts: &str, own: &str, controller: &str) -> Option<Base> {
+    let mount = mounts.lines().find_map(|line| {
+        let (place, kind) = line.split_once(" - ")?;
+        kind.starts_with("cgroup2 ").then(|| place.split(' ').nth(4))?
+    })?;
+    let inside = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let path = Path::new(mount).join(inside);
+    let given = |file: &str| {
+        fs::read_to_string(path.join(file)).is_ok_and(|text| text.split_whitespace().any(|name| name == controller))
+    };
+    if !given("cgroup.controllers") {
+        return None;
+    }
+    if !given("cgroup.subtree_control") {
+        // Refused where others are in the group, or where it is not ours to divide.
+        fs::write(path.join("cgroup.subtree_control"), format!("+{controller}")).ok()?;
+    }
+    Some(Base { path, version: Version::Two })
+}
+
+/// A session's groups. They go when it does.
+#[derive(Debug, Default)]
+pub struct Group {
+    paths: Vec<PathBuf>,
+    pub held: Grouped,
+    /// How often the kernel ended a process for want of memory when that was last asked.
+    ends_told: AtomicU64,
+}
+
+impl Group {
+    /// Whether the kernel ended a process in it for want of memory since this was last asked.
+    pub fn was_out_of_memory(&self) -> bool {
+        let ends = self.ends();
+        self.ends_told.swap(ends, Ordering::Relaxed) < ends
+    }
+
+    fn ends(&self) -> u64 {
+        let count = |path: &Path| {
+            let text = fs::read_to_string(path.join("memory.events"))
+                .or_else(|_| fs::read_to_string(path.join("memory.oom_control")))
+                .ok()?;
+            text.lines()
+                .find_map(|line| line.strip_prefix("oom_kill "))
+                .and_then(|count| count.trim().parse::<u64>().ok())
+        };
+        self.paths.iter().filter_map(|path| count(path)).sum()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for path in std::mem::take(&mut self.paths) {
+            // Its processes are gone, but the kernel may take a moment to see that.
+            if fs::remove_dir(&path).is_err() {
+                let again = move || {
+                    for _ in 0..50 {
+                        std::thread::sleep(std::time::Duration::from_millis(20));
+                        if fs::remove_dir(&path).is_ok() {
+                            return;
+                        }
+                    }
+                };
+                match tokio::runtime::Handle::try_current() {
+                    Ok(runtime) => drop(runtime.spawn_blocking(again)),
+                    Err(_) => again(),
+                }
+            }
+        }
+    }
+}
+
+/// The pids of a session as they are now.
+pub fn pids(roots: &[i32]) -> Vec<i32> {
+    Processes::now().below(roots).into_iter().map(|process| process.pid).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hierarchies_are_found() {
+        let mounts = "30 23 0:26 / /sys/fs/cgroup ro - tmpfs tmpfs rw\n\
+                      31 30 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+                      32 30 0:28 / /sys/fs/cgroup/cpu,pids rw - cgroup cgroup rw,cpu,pids\n";
+        let own = "4:memory:/no/such\n3:cpu,pids:/\n0::/\n";
+        let base = |controller| base_of_one(mounts, own, controller).map(|base| base.path);
+        assert_eq!(base("memory").unwrap(), Path::new("/sys/fs/cgroup/memory"));
+        assert_eq!(base("pids").unwrap(), Path::new("/sys/fs/cgroup/cpu,pids/"));
+        assert!(base("io").is_none() && base_of_two(mounts, own, "memory").is_none());
+    }
+}

@@ -1,0 +1,15 @@
+//! What a session may do: the profiles, the rules on top of them, and whether they hold.
+//!
+//! `rules` settles what a caller asked for with what the settings allow; `paths` refuses directories nobody should be given.
+//! `keeper::confine` says the result to the nursery and to the worker. What the kernel cannot hold by itself is held here, in the
+//! daemon: connections go through `proxy`, sums over all processes are counted in a `cgroup` or by `watch`. `truth` tells which
+//! is which. Called by `session` and `probe::link`.
+
+pub mod cgroup;
+pub mod paths;
+pub mod proxy;
+pub mod rules;
+pub mod truth;
+pub mod watch;
+
+pub use rules::{Destination, Error, Limits, Profile, Rules, Settings, Terms, Wish};

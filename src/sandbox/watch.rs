@@ -1,0 +1,315 @@
+//! What the kernel does not hold of a confined session: sums over all its processes, its files on disk, its time. Looked at every
+//! second, on a blocking thread, and told to the session's task, which acts. Called by `session`.
+
+use std::{
+    collections::HashMap,
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    fs::{AtFlags, Dir, FileType, Mode, OFlags},
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
+
+use super::Limits;
+
+/// How often sessions are looked at.
+pub const TICK: Duration = Duration::from_secs(1);
+/// How many files are counted at most; who has more is over any limit.
+const MAX_FILES: u64 = 500_000;
+/// And how many descriptors are looked at.
+const MAX_DESCRIPTORS: usize = 50_000;
+/// A file costs at least this much, also an empty one.
+const LEAST_FILE_BYTES: u64 = 512;
+/// Counting files may take this part of the time.
+const DISK_SHARE: u32 = 20;
+
+/// How long a session that was stopped for its files has to delete some.
+const DISK_GRACE: Duration = Duration::from_secs(10);
+
+/// One process as `/proc` shows it.
+#[derive(Debug, Clone, Copy)]
+pub struct Process {
+    pub pid: i32,
+    parent: i32,
+    started: u64,
+    /// Its own and that of the children it has waited for, in clock ticks.
+    ticks: u64,
+    resident_bytes: u64,
+}
+
+impl Process {
+    /// Kills it, and nobody who got its pid since.
+    pub fn end(&self) {
+        let Some(pidfd) = Pid::from_raw(self.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
+            return;
+        };
+        if read_process(self.pid).is_some_and(|now| now.started == self.started) {
+            // It may end by itself meanwhile.
+            let _gone = pidfd_send_signal(pidfd, Signal::KILL);
+        }
+    }
+}
+
+/// All processes of the machine, at one moment.
+#[derive(Debug, Default)]
+pub struct Processes(HashMap<i32, Vec<Process>>, HashMap<i32, Process>);
+
+impl Processes {
+    pub fn now() -> Self {
+        let mut all = Self::default();
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            if let Some(process) = pid.and_then(read_process) {
+                all.0.entry(process.parent).or_default().push(process);
+                all.1.insert(process.pid, process);
+            }
+        }
+        all
+    }
+
+    /// These processes and all that descend from them.
+    pub fn below(&self, roots: &[i32]) -> Vec<Process> {
+        let mut found: Vec<Process> = roots.iter().filter_map(|pid| self.1.get(pid)).copied().collect();
+        found.sort_by_key(|process| process.pid);
+        found.dedup_by_key(|process| process.pid);
+        let mut next = 0;
+        while let Some(process) = found.get(next) {
+            let children = self.0.get(&process.pid).into_iter().flatten();
+            // A root can be below another one.
+            let new: Vec<_> =
+                children.filter(|child| found.iter().all(|other| other.pid != child.pid)).copied().collect();
+            found.extend(new);
+            next += 1;
+        }
+        found
+    }
+}
+
+fn read_process(pid: i32) -> Option<Process> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before the last parenthesis is whatever the process wants it to be.
+    let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
+    let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+    Some(Process {
+        pid,
+        parent: fields.get(1)?.parse().ok()?,
+        started: number(19)?,
+        ticks: number(11)? + number(12)? + number(13)? + number(14)?,
+        resident_bytes: number(21)? * rustix::param::page_size() as u64,
+    })
+}
+
+/// A limit that was passed, and who has to go for it.
+#[derive(Debug)]
+pub enum Passed {
+    Memory {
+        mb: u64,
+        victims: Vec<Process>,
+    },
+    Disk {
+        mb: u64,
+        victims: Vec<Process>,
+        /// How often that was so, and then more, without the files getting fewer.
+        strikes: u32,
+    },
+    Cpu {
+        seconds: u64,
+    },
+}
+
+/// What is remembered of a session from one look to the next.
+#[derive(Debug, Default)]
+pub struct Watched {
+    /// Processor time of processes that nobody waited for is gone from `/proc`, but not from here.
+    ticks: u64,
+    disk_due: Option<Instant>,
+    /// How much there was when its processes were last ended for it.
+    disk_bytes: u64,
+    strikes: u32,
+    struck: Option<Instant>,
+}
+
+/// A session as it is looked at.
+#[derive(Debug)]
+pub struct Look<'a> {
+    pub limits: &'a Limits,
+    pub worker: i32,
+    pub keeper: Option<i32>,
+    /// Frozen copies of the worker, which do nothing and are what it is brought back from.
+    pub copies: &'a [i32],
+    /// The directory that is its own, if it has one.
+    pub directory: Option<&'a Path>,
+    /// The kernel counts its memory.
+    pub memory_is_held: bool,
+}
+
+impl Watched {
+    /// Looks at a session once. Blocks.
+    pub fn look(&mut self, processes: &Processes, at: &Look<'_>) -> Option<Passed> {
+        let roots: Vec<_> = std::iter::once(at.worker).chain(at.keeper).collect();
+        let mine = processes.below(&roots);
+        let ticks = mine.iter().map(|process| process.ticks).sum();
+        self.ticks = self.ticks.max(ticks);
+        let second = rustix::param::clock_ticks_per_second().max(1);
+        if at.limits.cpu_s.is_some_and(|limit| self.ticks > limit.saturating_mul(second)) {
+            return Some(Passed::Cpu { seconds: self.ticks.div_ceil(second) });
+        }
+        if !at.memory_is_held
+            && let Some((mb, victims)) = too_large(&mine, at.keeper, at.limits.memory_mb)
+        {
+            return Some(Passed::Memory { mb, victims });
+        }
+        let bytes = self.too_many_bytes(at, &mine)?;
+        let victims =
+            mine.into_iter().filter(|process| Some(process.pid) != at.keeper && !at.copies.contains(&process.pid));
+        Some(Passed::Disk { mb: bytes >> 20, victims: victims.collect(), strikes: self.strikes })
+    }
+
+    fn too_many_bytes(&mut self, at: &Look<'_>, mine: &[Process]) -> Option<u64> {
+        const MORE: u64 = 1 << 20;
+        let directory = at.directory?;
+        let now = Instant::now();
+        if self.disk_due.is_some_and(|due| now < due) {
+            return None;
+        }
+        let limit = at.limits.disk_mb << 20;
+        let bytes = size_of(directory, limit.max(self.disk_bytes + MORE)) + size_of_deleted(directory, mine);
+        self.disk_due = Some(now + now.elapsed() * DISK_SHARE);
+        if bytes <= limit {
+            (self.disk_bytes, self.strikes, self.struck) = (0, 0, None);
+            return None;
+        }
+        // Whoever was stopped for it may go on and delete files, but not write more.
+        if bytes <= self.disk_bytes + MORE && self.struck.is_some_and(|struck| struck.elapsed() < DISK_GRACE) {
+            return None;
+        }
+        self.disk_bytes = bytes;
+        self.struck = Some(now);
+        self.strikes += 1;
+        Some(bytes)
+    }
+}
+
+/// The largest processes, whose end would leave room for the rest, and how much all have, when that is too much.
+fn too_large(processes: &[Process], keeper: Option<i32>, limit_mb: u64) -> Option<(u64, Vec<Process>)> {
+    let limit = limit_mb << 20;
+    // Cheap and too much: pages that several share are counted for each.
+    if processes.iter().map(|process| process.resident_bytes).sum::<u64>() <= limit {
+        return None;
+    }
+    let mut sizes: Vec<(u64, Process)> =
+        processes.iter().map(|process| (share_of(process).unwrap_or(process.resident_bytes), *process)).collect();
+    let total: u64 = sizes.iter().map(|(bytes, _)| bytes).sum();
+    if total <= limit {
+        return None;
+    }
+    sizes.retain(|(_, process)| Some(process.pid) != keeper);
+    sizes.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+    let mut left = total;
+    let mut victims = Vec::new();
+    for (bytes, process) in sizes {
+        if left <= limit {
+            break;
+        }
+        left = left.saturating_sub(bytes);
+        victims.push(process);
+    }
+    Some((total >> 20, victims))
+}
+
+/// Its own memory and its part of what it shares.
+fn share_of(process: &Process) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", process.pid)).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok().map(|kilobytes| kilobytes << 10)
+}
+
+/// What a directory holds, as far as it matters: not more than a little over `enough`. Symlinks are not followed.
+fn size_of(directory: &Path, enough: u64) -> u64 {
+    let (mut bytes, mut files) = (0_u64, 0_u64);
+    let mut left: Vec<PathBuf> = vec![directory.to_owned()];
+    while let Some(path) = left.pop() {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(opened) = rustix::fs::open(&path, flags, Mode::empty()) else { continue };
+        let Ok(entries) = Dir::read_from(&opened) else { continue };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            if name == c"." || name == c".." {
+                continue;
+            }
+            let Ok(stat) = rustix::fs::statat(&opened, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            bytes += (u64::try_from(stat.st_blocks).unwrap_or(0) * 512).max(LEAST_FILE_BYTES);
+            files += 1;
+            if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+                left.push(path.join(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(name.to_bytes())));
+            }
+        }
+        if files > MAX_FILES {
+            return u64::MAX;
+        }
+        if bytes > enough {
+            break;
+        }
+    }
+    bytes
+}
+
+/// What is held open of a directory's files after they were deleted. A file that several hold counts once.
+fn size_of_deleted(directory: &Path, processes: &[Process]) -> u64 {
+    let Ok(device) = fs::metadata(directory).map(|metadata| metadata.dev()) else { return 0 };
+    let mut held: HashMap<u64, u64> = HashMap::new();
+    let descriptors = processes
+        .iter()
+        .flat_map(|process| fs::read_dir(format!("/proc/{}/fd", process.pid)).into_iter().flatten().flatten());
+    for descriptor in descriptors.take(MAX_DESCRIPTORS) {
+        if let Ok(metadata) = fs::metadata(descriptor.path())
+            && metadata.is_file()
+            && metadata.nlink() == 0
+            && metadata.dev() == device
+        {
+            held.insert(metadata.ino(), metadata.blocks() * 512);
+        }
+    }
+    held.into_values().sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_and_its_children_are_found_and_ended() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let me = std::process::id().cast_signed();
+        let mine = Processes::now().below(&[me, child.id().cast_signed()]);
+        let found: Vec<_> = mine.iter().filter(|process| process.pid == child.id().cast_signed()).collect();
+        assert_eq!(found.len(), 1, "{mine:?}");
+        assert!(mine.iter().any(|process| process.pid == me && process.resident_bytes > 1 << 20));
+        // Whoever has the pid of somebody else is not meant.
+        Process { started: 1, ..*found[0] }.end();
+        assert!(child.try_wait().unwrap().is_none());
+        found[0].end();
+        assert!(!child.wait().unwrap().success());
+    }
+
+    #[test]
+    fn files_are_counted_without_following_links() {
+        let base = std::env::temp_dir().join(format!("pylair-watch-{}", std::process::id()));
+        fs::create_dir_all(base.join("a/b")).unwrap();
+        fs::write(base.join("a/b/big"), vec![1; 3 << 20]).unwrap();
+        fs::write(base.join("a/empty"), "").unwrap();
+        std::os::unix::fs::symlink("/usr", base.join("a/usr")).unwrap();
+        let size = size_of(&base.join("a"), u64::MAX);
+        assert!((3 << 20..4 << 20).contains(&size), "{size}");
+        let held = fs::File::open(base.join("a/b/big")).unwrap();
+        fs::remove_file(base.join("a/b/big")).unwrap();
+        let me = Processes::now().below(&[std::process::id().cast_signed()]);
+        assert!(size_of(&base.join("a"), u64::MAX) < 1 << 20 && size_of_deleted(&base, &me) >= 3 << 20);
+        drop(held);
+        fs::remove_dir_all(base).unwrap();
+    }
+}

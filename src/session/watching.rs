@@ -1,0 +1,131 @@
+//! Looks after confined sessions: counts what the kernel does not count, and ends what passed its limits.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+    time::Instant,
+};
+
+use super::{Info, Live, Session, Sessions};
+use crate::sandbox::{
+    cgroup::{self, Group, Groups},
+    watch::{Look, Passed, Processes, TICK, Watched},
+};
+
+/// How often a session may be stopped for its files before it is closed.
+const MAX_STRIKES: u32 = 3;
+
+/// Looks at all confined sessions, again and again.
+pub(super) async fn watch(sessions: Weak<Sessions>) {
+    let mut tick = tokio::time::interval(TICK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut watched: HashMap<Arc<str>, Watched> = HashMap::new();
+    loop {
+        tick.tick().await;
+        let Some(sessions) = sessions.upgrade() else { return };
+        let confined: Vec<Session> = {
+            let registry = sessions.registry.lock().expect("no panic while locked");
+            let is_confined = |session: &&Session| session.info.terms.profile.is_confined();
+            registry.open.values().filter(is_confined).cloned().collect()
+        };
+        watched.retain(|handle, _| confined.iter().any(|session| session.info.handle == *handle));
+        if confined.is_empty() {
+            continue;
+        }
+        let mut before: Vec<_> = confined
+            .into_iter()
+            .map(|session| (watched.remove(&session.info.handle).unwrap_or_default(), session))
+            .collect();
+        let looked = tokio::task::spawn_blocking(move || {
+            let processes = Processes::now();
+            let passed: Vec<_> =
+                before.iter_mut().map(|(watched, session)| session.look_over(watched, &processes)).collect();
+            (before, passed)
+        });
+        let Ok((before, passed)) = looked.await else { continue };
+        for ((seen, session), passed) in before.into_iter().zip(passed) {
+            if let Some(reason) = passed {
+                sessions.end(&session, &reason).await;
+                sessions.put_away(&session, false).await;
+            } else {
+                watched.insert(session.info.handle.clone(), seen);
+            }
+        }
+    }
+}
+
+impl Session {
+    /// Ends processes that passed a limit. Returns why the session itself has to end, if it has. Blocks.
+    fn look_over(&self, watched: &mut Watched, processes: &Processes) -> Option<String> {
+        let limits = &self.info.terms.limits;
+        let (worker, keeper, copies, opened, group) = {
+            let live = self.live.lock().expect("no panic while locked");
+            (live.pid, live.keeper, live.copies.clone(), live.opened, live.group.clone())
+        };
+        if let Some(wall_s) = limits.wall_s.filter(|wall_s| opened.elapsed().as_secs() >= *wall_s) {
+            return Some(format!("its time of {wall_s} s is over"));
+        }
+        let look = Look {
+            limits,
+            worker: worker?,
+            keeper,
+            copies: &copies,
+            directory: self.info.own_directory(),
+            memory_is_held: group.is_some_and(|group| group.held.memory),
+        };
+        match watched.look(processes, &look)? {
+            Passed::Cpu { seconds } => {
+                Some(format!("its processes have used {seconds} s of processor time, and may use {} s", limits.cpu_s?))
+            }
+            Passed::Memory { mb, victims } => {
+                self.end_processes(
+                    &victims,
+                    format!("the session used {mb} MB of memory, and may use {} MB", limits.memory_mb),
+                );
+                None
+            }
+            Passed::Disk { mb, victims, strikes } => {
+                let reason = format!("its files take {mb} MB, and may take {} MB", limits.disk_mb);
+                if strikes >= MAX_STRIKES {
+                    return Some(reason);
+                }
+                self.end_processes(&victims, format!("{reason}: delete some"));
+                None
+            }
+        }
+    }
+
+    fn end_processes(&self, victims: &[crate::sandbox::watch::Process], reason: String) {
+        // Before anybody can see that they are gone.
+        self.live.lock().expect("no panic while locked").ended_for = Some(reason);
+        for victim in victims {
+            victim.end();
+        }
+    }
+}
+
+impl Live {
+    /// Why the worker that was found dead was ended, if it was us or the kernel on our behalf.
+    pub(super) fn take_ended_for(&mut self, info: &Info) -> Option<String> {
+        let out_of_memory = self.group.as_ref().is_some_and(|group| group.was_out_of_memory());
+        let memory = || format!("the session used more than its {} MB of memory", info.terms.limits.memory_mb);
+        self.ended_for.take().or_else(|| out_of_memory.then(memory))
+    }
+}
+
+/// Puts a session's processes into groups of their own, some time soon: version 1 takes milliseconds for it.
+pub(super) async fn enclose(
+    groups: Arc<Groups>,
+    info: Arc<Info>,
+    worker: i32,
+    keeper: Option<i32>,
+) -> Option<Arc<Group>> {
+    let enclosed = tokio::task::spawn_blocking(move || {
+        let roots: Vec<_> = std::iter::once(worker).chain(keeper).collect();
+        let started = Instant::now();
+        let group = groups.enclose(&format!("{}-{worker}", info.handle), &info.terms.limits, &|| cgroup::pids(&roots));
+        tracing::debug!(session = %info.name, held = ?group.held, took = ?started.elapsed(), "processes were put into groups");
+        Arc::new(group)
+    });
+    enclosed.await.ok()
+}

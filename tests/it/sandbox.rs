@@ -1,0 +1,426 @@
+//! Sandboxes: profiles, rules on top of them, and what is said of them.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::TcpListener,
+    os::unix::fs::{MetadataExt, symlink},
+};
+
+use pylair::{
+    caller::{Caller, DefaultSession, Door, Scope},
+    sandbox::{Wish, truth::How},
+    session::{Error, OpenOptions, Report},
+};
+use serde_json::{Value, json};
+
+use crate::support::{Core, Home, TestSession, on_newest_python, skip};
+
+fn options(core: &Core, sandbox: Value) -> OpenOptions {
+    let (name, value) = core.home.marker();
+    let env = [(name.to_owned(), value.to_owned())].into();
+    OpenOptions { sandbox: Some(Wish::from_json(sandbox).expect("a wish")), env, ..OpenOptions::default() }
+}
+
+/// A confined session, unless this machine refuses to make one.
+async fn open(core: &Core, test: &str, options: OpenOptions) -> Option<TestSession> {
+    match core.open_session(options).await {
+        Ok(session) => Some(session),
+        Err(error) if error.kind() == "sandbox_unavailable" => {
+            skip(test, &format!("no sandbox here: {error}"));
+            None
+        }
+        Err(error) => panic!("{}: {}", error.message(), error.hint()),
+    }
+}
+
+async fn refused(core: &Core, sandbox: Value) -> Error {
+    core.open_session(options(core, sandbox)).await.expect_err("it is refused")
+}
+
+fn raised(report: &Report) -> &str {
+    report.error.as_ref().map_or("", |error| error.kind.as_str())
+}
+
+/// Somebody who came in over HTTP.
+fn over_http(core: &Core, scopes: &[Scope]) -> Caller {
+    Caller {
+        door: Door::Http,
+        scopes: scopes.to_vec(),
+        cwd: None,
+        default_session: DefaultSession::Fresh,
+        ..core.caller.clone()
+    }
+}
+
+#[test]
+fn over_http_a_session_has_its_workspace_and_nothing_else() {
+    on_newest_python(async |core| {
+        let caller = over_http(core, &[Scope::Read, Scope::Run]);
+        let options = OpenOptions { sandbox: None, ..options(core, json!("workspace")) };
+        let session = match core.open_session_as(&caller, options).await {
+            Err(error) if error.kind() == "sandbox_unavailable" => return skip("over_http", &error.message()),
+            opened => opened.expect("it opens"),
+        };
+        assert_eq!(session.session.status().sandbox, "workspace");
+        assert_eq!(session.value("import os; open('note', 'w').write('kept'); os.getcwd()").await, "'/workspace'");
+        let file = session.session.workspace().path.join("note");
+        assert_eq!(fs::read_to_string(file).expect("it is there"), "kept");
+        fs::write(core.home.work().join("secret"), "secret").expect("the home is writable");
+        let report = session.run(&format!("open({:?})", core.home.work().join("secret"))).await;
+        assert!(["FileNotFoundError", "PermissionError"].contains(&raised(&report)), "{report:#?}");
+        // Without the right to, nobody gets more than that.
+        for wish in [json!("open"), json!({"allow_read": [core.home.work()]}), json!({"allow_net": ["localhost:1"]})] {
+            let wanted = OpenOptions { sandbox: Some(Wish::from_json(wish).unwrap()), ..OpenOptions::default() };
+            let error = core.open_session_as(&caller, wanted).await.expect_err("it is refused");
+            assert_eq!(error.kind(), "not_allowed", "{error}");
+        }
+        let elsewhere = OpenOptions { cwd: Some(core.home.work()), ..OpenOptions::default() };
+        let session = core.open_session_as(&caller, elsewhere).await.expect("it opens");
+        assert_eq!(session.value("import os; os.getcwd(), os.path.exists('secret')").await, "('/workspace', False)");
+    });
+}
+
+#[test]
+fn a_directory_that_was_named_is_the_workspace() {
+    on_newest_python(async |core| {
+        let (project, beside) = (core.home.work().join("project"), core.home.work().join("beside"));
+        fs::create_dir_all(project.join("src")).unwrap();
+        fs::create_dir(&beside).unwrap();
+        fs::write(project.join("mine"), "mine").unwrap();
+        fs::write(beside.join("theirs"), "theirs").unwrap();
+        symlink(beside.join("theirs"), project.join("way-out")).unwrap();
+        let wanted = OpenOptions { cwd: Some(project.clone()), ..options(core, json!("workspace")) };
+        let Some(session) = open(core, "a_directory_that_was_named_is_the_workspace", wanted).await else { return };
+        let code =
+            "import os\nopen('mine', 'a').write(' and yours')\nopen('src/new.py', 'w').write('x = 7')\nos.getcwd()";
+        assert_eq!(session.value(code).await, format!("'{}'", project.display()));
+        assert_eq!(fs::read_to_string(project.join("mine")).unwrap(), "mine and yours");
+        assert_eq!(session.value("import sys; sys.path.insert(0, 'src'); import new; new.x").await, "7");
+        // Under root too it belongs to whom the rest belongs.
+        assert_eq!(fs::metadata(project.join("src/new.py")).unwrap().uid(), fs::metadata(&project).unwrap().uid());
+        for code in [
+            "open('way-out').read()",
+            "open('../beside/theirs').read()",
+            "__import__('os').listdir('..').index('beside')",
+        ] {
+            let report = session.run(code).await;
+            assert!(
+                ["FileNotFoundError", "PermissionError", "ValueError"].contains(&raised(&report)),
+                "{code}: {report:#?}"
+            );
+        }
+        let report = session.run("import os\nos.chmod('mine', 0o4755)").await;
+        assert_eq!(raised(&report), "PermissionError", "{report:#?}");
+        // It is the same after a restart, and in a branch.
+        session.session.restart(pylair::session::RestartMode::Restart).await.expect("it restarts");
+        assert_eq!(session.value("open('mine').read()").await, "'mine and yours'");
+        let branch = core.branch(&session, None).await.expect("it branches");
+        assert_eq!(
+            branch.value("import os; os.path.exists('mine'), os.path.exists('../beside/theirs')").await,
+            "(True, False)"
+        );
+    });
+}
+
+#[test]
+fn what_was_given_is_there_and_nothing_beside_it() {
+    on_newest_python(async |core| {
+        let given = core.home.work().join("given");
+        fs::create_dir_all(given.join("in")).unwrap();
+        fs::create_dir_all(given.join("out")).unwrap();
+        fs::write(given.join("in/data"), "1,2").unwrap();
+        fs::write(given.join("secret"), "secret").unwrap();
+        let rules = json!({"allow_read": [given.join("in")], "allow_write": [given.join("out")], "env": ["LANG", "NO_SUCH"],
+            "processes": 32, "open_files": 100, "file_size_mb": 2, "tmp_mb": 3, "memory_mb": 300});
+        let test = "what_was_given_is_there_and_nothing_beside_it";
+        let Some(session) = open(core, test, OpenOptions { keep: true, ..options(core, rules) }).await else { return };
+        let quoted = |path: &str| format!("{:?}", given.join(path));
+        assert_eq!(session.value(&format!("open({}).read()", quoted("in/data"))).await, "'1,2'");
+        session.value(&format!("open({}, 'w').write('done')", quoted("out/result"))).await;
+        assert_eq!(fs::read_to_string(given.join("out/result")).unwrap(), "done");
+        for (code, kind) in [
+            (format!("open({}).read()", quoted("secret")), "FileNotFoundError"),
+            (format!("open({}, 'w')", quoted("in/new")), "OSError"),
+            ("x = b'x' * (2 << 30)".to_owned(), "MemoryError"),
+            ("open('/workspace/big', 'wb').write(b'x' * (3 << 20))".to_owned(), "OSError"),
+            ("open('/tmp/big', 'wb').write(b'x' * (4 << 20))".to_owned(), "OSError"),
+            ("files = [open('/dev/null') for _ in range(200)]".to_owned(), "OSError"),
+            (
+                "import subprocess\nchildren = [subprocess.Popen(['sleep', '60']) for _ in range(64)]".to_owned(),
+                "BlockingIOError",
+            ),
+        ] {
+            let report = session.run(&code).await;
+            assert!(
+                raised(&report) == kind || kind == "OSError" && raised(&report) == "PermissionError",
+                "{code}: {report:#?}"
+            );
+        }
+        // The rules come back with the session.
+        core.close_session(&session).await;
+        let name = session.session.info.name.clone();
+        let session = core.daemon.sessions.target(&core.caller, Some(&name)).await.expect("it is started again");
+        let session = TestSession { session };
+        assert_eq!(session.value(&format!("open({}).read()", quoted("in/data"))).await, "'1,2'");
+        let limits = "import resource; resource.getrlimit(resource.RLIMIT_NOFILE)[0], resource.getrlimit(resource.RLIMIT_NPROC)[0]";
+        assert_eq!(session.value(limits).await, "(100, 32)");
+        core.daemon.sessions.close(&core.caller, &name, true).await.expect("it closes");
+    });
+}
+
+#[test]
+fn dangerous_gifts_are_refused() {
+    on_newest_python(async |core| {
+        let places = core.home.places();
+        for path in [
+            places.data.clone(),
+            places.runtime.clone(),
+            places.workspaces(),
+            core.home.path.clone(),
+            "/".into(),
+            "/proc/1".into(),
+        ] {
+            let error = refused(core, json!({"allow_read": [path]})).await;
+            assert_eq!(error.kind(), "bad_argument", "{error}");
+        }
+        let error = refused(core, json!({"profile": "sealed", "allow_net": ["localhost:80"]})).await;
+        assert!(error.to_string().contains("no network"), "{error}");
+        let error =
+            Wish::from_json(json!({"profile": "workspace", "memroy_mb": 7})).expect_err("there is no such rule");
+        assert!(error.hint().contains("memory_mb"), "{error}");
+    });
+}
+
+/// A server that answers every request with its own name, until the test is over.
+fn serve(name: &'static str) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback is there");
+    let port = listener.local_addr().expect("it is bound").port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let mut request = [0; 4096];
+            let _count = stream.read(&mut request);
+            let answer =
+                format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{name}", name.len());
+            let _gone = stream.write_all(answer.as_bytes());
+        }
+    });
+    port
+}
+
+#[test]
+fn the_network_is_what_was_allowed() {
+    on_newest_python(async |core| {
+        let (allowed, other) = (serve("allowed"), serve("other"));
+        let rules = json!({"allow_net": [format!("localhost:{allowed}"), format!("127.0.0.1:{allowed}")]});
+        let Some(session) = open(core, "the_network_is_what_was_allowed", options(core, rules)).await else { return };
+        session.value("from urllib.request import urlopen\nimport socket").await;
+        let get = |port: u16| format!("urlopen('http://localhost:{port}/x', timeout=20).read().decode()");
+        assert_eq!(session.value(&get(allowed)).await, "'allowed'");
+        let report = session.run(&get(other)).await;
+        assert_eq!(raised(&report), "urllib.error.HTTPError", "{report:#?}");
+        assert!(report.error.as_ref().unwrap().message.contains("403"), "{report:#?}");
+        assert!(report.notes.iter().any(|note| note.contains(&format!("localhost:{other} is not in"))), "{report:#?}");
+        let tunnel = |host: &str, port: u16| {
+            format!(
+                "s = socket.create_connection(('127.0.0.1', 3128), 20)\n\
+                 s.sendall(b'CONNECT {host}:{port} HTTP/1.1\\r\\n\\r\\n')\n\
+                 answer = s.recv(1000).split(b'\\r\\n')[0].decode()\nanswer"
+            )
+        };
+        assert_eq!(session.value(&tunnel("127.0.0.1", allowed)).await, "'HTTP/1.1 200 Connection established'");
+        for (host, port) in [("127.0.0.1", other), ("127.0.0.2", allowed), ("example.org", 443), ("[::1]", allowed)] {
+            assert_eq!(session.value(&tunnel(host, port)).await, "'HTTP/1.1 403 Forbidden'", "{host}:{port}");
+        }
+        let socks = format!(
+            "s = socket.create_connection(('127.0.0.1', 3128), 20)\ns.sendall(b'\\x05\\x01\\x00')\ns.recv(2)\n\
+             s.sendall(b'\\x05\\x01\\x00\\x03\\x09localhost' + ({allowed}).to_bytes(2, 'big'))\nok = s.recv(10)[1]\n\
+             s.sendall(b'GET / HTTP/1.1\\r\\n\\r\\n')\nok, s.recv(1000)[-7:]"
+        );
+        assert_eq!(session.value(&socks).await, "(0, b'allowed')");
+        for (code, kind) in [
+            (
+                format!("socket.create_connection(('127.0.0.1', {allowed}), 5)"),
+                &["PermissionError", "ConnectionRefusedError"][..],
+            ),
+            ("socket.create_connection(('1.1.1.1', 443), 5)".to_owned(), &["PermissionError", "OSError"]),
+            ("socket.socket(socket.AF_INET, socket.SOCK_DGRAM)".to_owned(), &["PermissionError"]),
+            ("socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)".to_owned(), &["PermissionError"]),
+            ("socket.socket(socket.AF_PACKET)".to_owned(), &["OSError"]),
+        ] {
+            let report = session.run(&code).await;
+            assert!(kind.contains(&raised(&report)), "{code}: {report:#?}");
+        }
+        // After going back, and in a branch, the way out is the same one.
+        session.value("s.close(); del s").await;
+        let branch = core.branch(&session, None).await.expect("it branches");
+        core.close_session(&session).await;
+        assert_eq!(branch.value(&get(allowed)).await, "'allowed'");
+    });
+}
+
+#[test]
+fn a_session_tells_what_of_its_sandbox_holds() {
+    on_newest_python(async |core| {
+        for profile in ["workspace", "sealed"] {
+            let Some(session) =
+                open(core, "a_session_tells_what_of_its_sandbox_holds", options(core, json!(profile))).await
+            else {
+                return;
+            };
+            let enforced = session.session.full_status().await.enforced;
+            let of = |what: &str| enforced.iter().find(|promise| promise.what == what).map(|promise| promise.how);
+            for what in [
+                "read_outside",
+                "write_outside",
+                "daemon",
+                "network",
+                "signals",
+                "see_processes",
+                "privileges",
+                "system_calls",
+            ] {
+                assert_eq!(of(what), Some(How::Kernel), "{what}: {enforced:#?}");
+            }
+            assert!(matches!(of("memory"), Some(How::Kernel | How::Watched)), "{enforced:#?}");
+            assert_eq!(of("disk"), Some(How::Watched), "{enforced:#?}");
+        }
+        let open = core.session().await;
+        assert!(open.session.full_status().await.enforced.is_empty());
+    });
+}
+
+#[test]
+fn who_takes_more_memory_than_is_his_is_ended_and_told() {
+    on_newest_python(async |core| {
+        let test = "who_takes_more_memory_than_is_his_is_ended_and_told";
+        let Some(session) = open(core, test, options(core, json!({"memory_mb": 200}))).await else { return };
+        session.value("x = 1").await;
+        core.wait_for_checkpoint(&session, 1).await;
+        // Less than one process may map, but more than all may use.
+        let report = session.run("import time\nhoard = bytearray(400 << 20)\ntime.sleep(60)").await;
+        assert_eq!(report.outcome, pylair::session::Outcome::Died, "{report:#?}");
+        let message = &report.error.as_ref().expect("it is told").message;
+        assert!(message.contains("200 MB"), "{message}");
+        assert_eq!(session.value("x").await, "1", "it came back");
+    });
+}
+
+#[test]
+fn who_fills_the_disk_is_ended_and_may_clean_up() {
+    on_newest_python(async |core| {
+        let test = "who_fills_the_disk_is_ended_and_may_clean_up";
+        let Some(session) = open(core, test, options(core, json!({"disk_mb": 5}))).await else { return };
+        let code = "import time\nfor n in range(8): open(f'big-{n}', 'wb').write(bytes(1 << 20))\ntime.sleep(60)";
+        let report = session.run(code).await;
+        let message = &report.error.as_ref().expect("it is told").message;
+        assert!(message.contains("may take 5 MB"), "{message}");
+        assert_eq!(session.value("import os\nfor n in range(8): os.unlink(f'big-{n}')\nos.listdir()").await.len(), 33);
+        // Files that have no name any more are there all the same.
+        let code = "import time\nfile = open('big', 'wb'); os = __import__('os'); os.unlink('big')\n\
+                    file.write(bytes(8 << 20)); file.flush()\ntime.sleep(60)";
+        let report = session.run(code).await;
+        assert!(report.error.as_ref().is_some_and(|error| error.message.contains("may take 5 MB")), "{report:#?}");
+    });
+}
+
+#[test]
+fn time_ends_a_session() {
+    on_newest_python(async |core| {
+        for (rules, words) in
+            [(json!({"wall_s": 2}), "its time of 2 s is over"), (json!({"cpu_s": 1}), "processor time")]
+        {
+            let Some(session) = open(core, "time_ends_a_session", options(core, rules)).await else { return };
+            // Two processes, each of which stays below what the kernel holds each of them to.
+            let code = "import os, time\nos.fork()\nend = time.process_time() + 0.9\nwhile time.process_time() < end: pass\ntime.sleep(60)";
+            let job = session.start(code).await;
+            let told = crate::support::report(&job).await;
+            assert!(told.notes.iter().any(|note| note.contains(words)), "{told:#?}");
+            let error = core.daemon.sessions.find(&core.caller, &session.session.info.name).expect_err("it is closed");
+            assert!(error.to_string().contains(words), "{error}");
+        }
+    });
+}
+
+#[test]
+fn ordinary_programs_work_in_a_workspace() {
+    on_newest_python(async |core| {
+        let test = "ordinary_programs_work_in_a_workspace";
+        let Some(session) = open(core, test, options(core, json!("workspace"))).await else { return };
+        for (code, value) in [
+            (
+                "import subprocess; subprocess.check_output(['sh', '-c', 'echo hello | tr a-z A-Z'], text=True)",
+                "'HELLO\\n'",
+            ),
+            (
+                "import multiprocessing as mp; m = mp.get_context('fork'); p = m.Pool(2); r = p.map(abs, [-1, -2]); p.terminate(); p.join(); r",
+                "[1, 2]",
+            ),
+            (
+                "import threading; out = []; t = threading.Thread(target=lambda: out.append(7)); t.start(); t.join(); out",
+                "[7]",
+            ),
+            (
+                "from multiprocessing import shared_memory; s = shared_memory.SharedMemory(create=True, size=100); s.close(); s.unlink()",
+                "",
+            ),
+            ("import sqlite3; c = sqlite3.connect('db'); c.execute('select 6 * 7').fetchone()", "(42,)"),
+            ("c.close(); del c, p, m, s, t\nimport tempfile; tempfile.mkdtemp().startswith('/tmp')", "True"),
+            (
+                "import asyncio, sys\nasync def f():\n    p = await asyncio.create_subprocess_exec(sys.executable, '-c', 'print(5)', stdout=-1)\n    return (await p.communicate())[0]\nasyncio.run(f())",
+                "b'5\\n'",
+            ),
+        ] {
+            assert_eq!(session.value(code).await, value, "{code}");
+        }
+        session.value("x = 1").await;
+        let cell = session.session.status().cell;
+        core.wait_for_checkpoint(&session, cell).await;
+        session.value("x = 2").await;
+        session.session.undo(Some(cell)).await.expect("it goes back");
+        assert_eq!(session.value("x").await, "1");
+        let branch = core.branch(&session, None).await.expect("it branches");
+        assert_eq!(branch.value("x").await, "1");
+        assert!(!branch.session.enforced().is_empty());
+    });
+}
+
+/// What the doctor says of a machine on which no namespace can be made: inside one that allows no more.
+fn doctor_without_namespaces(home: &Home) -> Option<Vec<Value>> {
+    let script = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$0\" doctor --json";
+    let said = std::process::Command::new("unshare")
+        .args(["--user", "--map-root-user", "sh", "-c", script])
+        .arg(&home.program)
+        .env_clear()
+        .envs(&home.env)
+        .output();
+    let findings: Value = serde_json::from_slice(&said.ok()?.stdout).ok()?;
+    findings["trials"].as_array().cloned()
+}
+
+#[test]
+fn where_a_sandbox_does_not_hold_there_is_none_unless_it_is_wanted() {
+    let test = "where_a_sandbox_does_not_hold_there_is_none_unless_it_is_wanted";
+    let find = |trials: &[Value], what: &str| trials.iter().find(|trial| trial["what"] == what).expect(what).clone();
+    let home = Home::new();
+    let Some(trials) = doctor_without_namespaces(&home) else { return skip(test, "no user namespace can be made") };
+    let refused = find(&trials, "workspace");
+    assert_eq!(refused["works"], false, "{refused:#}");
+    let why = refused["detail"].as_str().expect("it says why");
+    assert!(why.contains("max_user_namespaces") && why.contains("sandbox_best_effort"), "{why}");
+    assert_eq!(find(&trials, "session")["works"], true);
+
+    let home = Home::new().set("PYLAIR_SANDBOX_BEST_EFFORT", "true");
+    let opened = find(&doctor_without_namespaces(&home).expect("it worked before"), "workspace");
+    assert_eq!(opened["works"], true, "{opened:#}");
+    let how = |what: &str| {
+        let all = opened["enforced"].as_array().expect("it is told");
+        all.iter().find(|promise| promise["what"] == what).expect(what)["how"].clone()
+    };
+    for (what, expected) in
+        [("see_processes", "no"), ("tmp", "no"), ("system_calls", "kernel"), ("privileges", "kernel")]
+    {
+        assert_eq!(how(what), expected, "{what}: {opened:#}");
+    }
+}
