@@ -23,6 +23,7 @@ from . import errors
 
 MAX_PATH_CHARS = 2000
 _MAX_HINTED = 8
+_MAX_COMPARED = 1_000_000
 _MAX_NESTING = 20
 _MANY_KEYS = 100_000
 
@@ -47,7 +48,7 @@ MISSING: Any = object()
 # Types whose values are compared and hashed by C alone.
 _PLAIN_IDS = _ids(str, int, float, bool, type(None), bytes, complex)
 
-# Escapes that the compiler would not warn about; a warning would be the program's to see.
+# Escapes that the compiler warns about, or will refuse.
 _BAD_ESCAPE = re.compile(r"\\[^\n\\'\"abfnrtvxuUN0-7]")
 
 # The classes of numpy, pandas and their like. Their code may run in a throw-away, for a preview.
@@ -112,7 +113,7 @@ def parse(text: str) -> Path:
         # Old parsers complain about many levels on stderr.
         raise _bad(text, "its brackets are nested too deeply")
     try:
-        tree = ast.parse(text, mode="eval")
+        tree = _parsed(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         said = error.msg if isinstance(error, SyntaxError) else str(error)
         raise _bad(text, f"it cannot be parsed ({said})") from None
@@ -123,11 +124,17 @@ def check(text: str) -> None:
     """Refuses what is not one path from its first character to its last, so that source can be written around it."""
     parse(text)
     text = text.strip()
-    body = ast.parse(text, mode="eval").body
+    body = _parsed(text).body
     lines = text.encode("utf-8").split(b"\n")
     whole = body.lineno == 1 and body.col_offset == 0 and body.end_lineno == len(lines) and body.end_col_offset == len(lines[-1])
     if not whole or not isinstance(body, (ast.Name, ast.Attribute, ast.Subscript)):
         raise _bad(text, "it has more in it than a path")
+
+
+def _parsed(text: str) -> ast.Expression:
+    # The compiler warns about things like `1if`, and what is done with warnings is the program's code.
+    with NoWarnings():
+        return ast.parse(text, mode="eval")
 
 
 def _nesting(text: str) -> int:
@@ -532,7 +539,7 @@ def item(value: Any, key: Any, at: str = "") -> Any:
     except IndexError:
         shape = length(value)
         raise Refused("no_such_item", f"{at}[{key!r}] is past the end", None if shape is None else f"the length is {shape}") from None
-    except (TypeError, ValueError, KeyError) as error:
+    except (TypeError, ValueError, KeyError, NotImplementedError) as error:
         raise Refused("no_such_item", f"{at}[{key!r}] is no item of {errors.a(type_name(cls))}: {error}") from None
 
 
@@ -575,7 +582,14 @@ _COUNTED = _SEQUENCES | _DICTS | _ids(set, frozenset)
 
 
 def did_you_mean(name: str, names: list[str]) -> str | None:
-    close = difflib.get_close_matches(name, names[:2000], 3)
+    # Long names that are alike take their lengths' product to compare.
+    affordable, left = 0, _MAX_COMPARED
+    for known in names:
+        left -= len(name) * len(known)
+        if left < 0:
+            break
+        affordable += 1
+    close = difflib.get_close_matches(name, names[:affordable], 3)
     if not close:
         close = [known for known in names if known.lower() == name.lower()][:3]
     return f"did you mean {' or '.join(map(repr, close))}?" if close else None

@@ -8,7 +8,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::BytesMut;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fd::OwnedFd,
@@ -141,7 +140,7 @@ fn ask_to_detach(socket: &Path, pid: i32) -> io::Result<()> {
     let mut frame = Vec::new();
     wire::encode(Request { ch: 1, id: ID, op: Op::Detach, client: None, blob: 0 }, b"", &mut frame);
     stream.write_all(&frame)?;
-    let mut inbox = BytesMut::new();
+    let mut inbox = wire::Inbox::default();
     loop {
         while let Some((reply, _)) = wire::decode::<Reply>(&mut inbox).map_err(io::Error::other)? {
             if reply.ev == Event::Done && reply.id == ID {
@@ -151,7 +150,7 @@ fn ask_to_detach(socket: &Path, pid: i32) -> io::Result<()> {
         let mut bytes = [0; 4096];
         match stream.read(&mut bytes)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            count => inbox.extend_from_slice(&bytes[..count]),
+            count => inbox.bytes.extend_from_slice(&bytes[..count]),
         }
     }
 }
