@@ -15,6 +15,7 @@ mod checkpoint;
 mod commands;
 mod daemon;
 mod death;
+mod dependencies;
 mod displays;
 mod exec;
 mod execute;
