@@ -1,8 +1,8 @@
 """Hostile sessions beside honest ones: what the honest ones notice.
 
-Honest sessions run small cells with pauses between them, first alone and then beside hostile sessions that fork, allocate, print, spin, open,
-return and interrupt as much as they are let. Every answer is checked against a running sum, so that nothing can be lost unseen. At the
-end the latencies of both phases are compared, and neither memory of the daemon nor any process may be left over.
+Honest sessions run small cells with pauses between them, first alone and then beside hostile sessions that fork, allocate, print, spin,
+open, return and interrupt as much as they are let. Every answer is checked against a running sum, so that nothing can be lost unseen. At the end
+the latencies of both phases are compared, and neither memory of the daemon nor any process may be left over.
 
 Stdlib only, and runs on the oldest Python we support.
 """
@@ -88,7 +88,8 @@ HOSTILE = {
     "results": "'x' * (48 << 20)",
     "writes": "while True:\n    with open('/tmp/full', 'ab') as file: file.write(b'x' * (1 << 20))",
     "interrupts": "while True:\n    try:\n        while True: pass\n    except KeyboardInterrupt: pass",
-    "threads": "import threading\nwhile True:\n    try: threading.Thread(target=lambda: sum(iter(int, 1))).start()\n    except RuntimeError: pass",
+    "threads": "import threading\ndef spin():\n    while True: pass\nwhile True:\n"
+    "    try: threading.Thread(target=spin).start()\n    except RuntimeError: pass",
     "sessions": "x = 1",
 }
 

@@ -113,6 +113,26 @@ const WORDS: &[&str] = &[
     "1999-01-01",
 ];
 
+/// The longer ones first.
+const ROUTES: &[&str] = &[
+    "/api/sessions/close",
+    "/api/sessions/find",
+    "/api/sessions",
+    "/api/status",
+    "/api/apps",
+    "/api/history",
+    "/api/export",
+    "/api/events",
+    "/api/output/",
+    "/api/execute",
+    "/api/interrupt",
+    "/api/complete",
+    "/mcp",
+    "/files/upload",
+    "/files/download/",
+    "/health",
+];
+
 impl Requests {
     pub fn new() -> Self {
         let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fuzz-http-{}", std::process::id()));
@@ -281,10 +301,9 @@ impl Target for Requests {
         if status >= 500 && !ALLOWED_FAILURES.contains(&status) {
             return Err(format!("status {status}: {head}"));
         }
-        let line: String =
-            String::from_utf8_lossy(input).chars().take_while(|c| !matches!(c, '?' | '\r')).take(30).collect();
+        let route = ROUTES.iter().position(|route| find(input, route.as_bytes()).is_some_and(|at| at < 8));
         let kind = head.lines().find(|line| line.starts_with("content-type")).unwrap_or_default();
-        Ok(format!("{status} {kind} {line}"))
+        Ok(format!("{status} {kind} {route:?} {}", input.len().ilog2()))
     }
 
     fn finish(&mut self) -> Result<(), String> {

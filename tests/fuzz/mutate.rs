@@ -53,7 +53,7 @@ impl Random {
     }
 }
 
-const LONGEST: usize = 1 << 17;
+const LONGEST: usize = 1 << 14;
 const NUMBERS: &[&str] = &[
     "0",
     "-1",
