@@ -1,8 +1,8 @@
 """Hostile sessions beside honest ones: what the honest ones notice.
 
 Honest sessions run small cells with pauses between them, first alone and then beside hostile sessions that fork, allocate, print, spin,
-open, return and interrupt as much as they are let. Every answer is checked against a running sum, so that nothing can be lost unseen. At the end
-the latencies of both phases are compared, and neither memory of the daemon nor any process may be left over.
+open files, return and interrupt as much as they are let. Every answer is checked against a running sum, so that nothing can be lost
+unseen. At the end the latencies of both phases are compared, and neither memory of the daemon nor any process may be left over.
 
 Stdlib only, and runs on the oldest Python we support.
 """

@@ -163,7 +163,7 @@ impl Requests {
         let hello = post("/mcp", INITIALIZE);
         let Ok(Answer::Head(head)) = requests.exchange(&hello, PATIENCE) else { panic!("the program does not answer") };
         let session = head.lines().find_map(|line| line.strip_prefix("mcp-session-id: "));
-        requests.session = session.expect("there is a legacy session").to_owned();
+        session.expect("there is a legacy session").clone_into(&mut requests.session);
         requests
     }
 

@@ -172,7 +172,7 @@ fn attempt(target: &mut dyn Target, input: &[u8]) -> Result<String, String> {
             .or_else(|| panic.downcast_ref().map(|text: &&str| (*text).to_owned()));
         Err(format!("it panicked: {}", text.unwrap_or_default()))
     })?;
-    let took = processor_time() - before;
+    let took = processor_time().saturating_sub(before);
     if took > MAX_TIME { Err(format!("it took {took:?}")) } else { Ok(told) }
 }
 
@@ -212,7 +212,10 @@ fn keep(name: &str, input: &[u8]) -> PathBuf {
 }
 
 /// Ends the process when one input takes forever, and keeps that input.
-struct Watch(Arc<Mutex<Option<(Instant, Vec<u8>)>>>);
+struct Watch(Arc<Mutex<Current>>);
+
+/// What is being tried, since when.
+type Current = Option<(Instant, Vec<u8>)>;
 
 impl Watch {
     fn start(name: &str) -> Self {
@@ -220,7 +223,7 @@ impl Watch {
         let (watched, name) = (Arc::downgrade(&current), name.to_owned());
         std::thread::spawn(move || {
             while let Some(current) = watched.upgrade() {
-                let current: &Mutex<Option<(Instant, Vec<u8>)>> = &current;
+                let current: &Mutex<Current> = &current;
                 if let Some((since, input)) = &*current.lock().unwrap_or_else(PoisonError::into_inner)
                     && since.elapsed() > HANGS_AFTER
                 {

@@ -98,7 +98,7 @@ fn both_ways<H: Header + PartialEq + Debug + Clone>(input: &[u8]) -> Result<Stri
 fn kind<H: Header>(header: &H) -> String {
     let value = serde_json::to_value(header).unwrap_or_default();
     let fields = value.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
-    let mut kind: String = fields.map(|(key, _)| format!("{key} ")).collect();
+    let mut kind: String = fields.flat_map(|(key, _)| [key, " "]).collect();
     kind.push_str(value["op"].as_str().or(value["ev"].as_str()).unwrap_or_default());
     kind
 }
