@@ -36,6 +36,22 @@ fn parse_stat(stat: &str) -> Option<Used> {
     Some(Used { cpu_s, threads: number(17)? })
 }
 
+/// How much longer than usual things may take: processes that want to run now, for each processor, within bounds. A worker that gets no
+/// processor looks just like one that hangs, and must not be killed for it.
+pub fn crowding() -> u32 {
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    crowding_of(&fs::read_to_string("/proc/loadavg").unwrap_or_default(), cpus)
+}
+
+const MAX_CROWDING: usize = 6;
+
+/// The fourth field of `/proc/loadavg`: those that want to run, a slash, all.
+fn crowding_of(loadavg: &str, cpus: usize) -> u32 {
+    let runnable = loadavg.split(' ').nth(3).and_then(|field| field.split('/').next()?.parse::<usize>().ok());
+    let each = runnable.unwrap_or(1).div_ceil(cpus.max(1)).clamp(1, MAX_CROWDING);
+    u32::try_from(each).unwrap_or(1)
+}
+
 /// Memory that can be had without swapping.
 pub fn available_memory_mb() -> Option<u64> {
     memory_mb(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
@@ -74,6 +90,15 @@ mod tests {
         let expected = 300.0 / ticks as f64;
         assert!((used.cpu_s - expected).abs() < 1e-9);
         assert_eq!(used.threads, 3);
+    }
+
+    #[test]
+    fn the_more_want_to_run_the_longer_things_may_take() {
+        assert_eq!(crowding_of("0.10 0.20 0.30 1/300 4711\n", 2), 1);
+        assert_eq!(crowding_of("9.10 0.20 0.30 6/300 4711\n", 2), 3);
+        assert_eq!(crowding_of("90.1 0.20 0.30 360/900 4711\n", 2), 6);
+        assert_eq!(crowding_of("", 2), 1);
+        assert!(crowding() >= 1);
     }
 
     #[test]

@@ -48,7 +48,7 @@ MISSING: Any = object()
 # Types whose values are compared and hashed by C alone.
 _PLAIN_IDS = _ids(str, int, float, bool, type(None), bytes, complex)
 
-# Escapes that the compiler would not warn about; a warning would be the program's to see.
+# Escapes that the compiler warns about, or will refuse.
 _BAD_ESCAPE = re.compile(r"\\[^\n\\'\"abfnrtvxuUN0-7]")
 
 # The classes of numpy, pandas and their like. Their code may run in a throw-away, for a preview.
@@ -125,7 +125,7 @@ def parse(text: str) -> Path:
         # Old parsers complain about many levels on stderr.
         raise _bad(text, "its brackets are nested too deeply")
     try:
-        tree = ast.parse(text, mode="eval")
+        tree = _parsed(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         said = error.msg if isinstance(error, SyntaxError) else str(error)
         raise _bad(text, f"it cannot be parsed ({said})") from None
@@ -136,11 +136,17 @@ def check(text: str) -> None:
     """Refuses what is not one path from its first character to its last, so that source can be written around it."""
     parse(text)
     text = text.strip()
-    body = ast.parse(text, mode="eval").body
+    body = _parsed(text).body
     lines = text.encode("utf-8").split(b"\n")
     whole = body.lineno == 1 and body.col_offset == 0 and body.end_lineno == len(lines) and body.end_col_offset == len(lines[-1])
     if not whole or not isinstance(body, (ast.Name, ast.Attribute, ast.Subscript)):
         raise _bad(text, "it has more in it than a path")
+
+
+def _parsed(text: str) -> ast.Expression:
+    # The compiler warns about things like `1if`, and what is done with warnings is the program's code.
+    with NoWarnings():
+        return ast.parse(text, mode="eval")
 
 
 def _nesting(text: str) -> int:
@@ -552,7 +558,7 @@ def item(value: Any, key: Any, at: str = "") -> Any:
         raise Refused(
             "no_such_item", f"{at}[{shown_key(key)}] is past the end", None if shape is None else f"the length is {shape}"
         ) from None
-    except (TypeError, ValueError, KeyError) as error:
+    except (TypeError, ValueError, KeyError, NotImplementedError) as error:
         raise Refused("no_such_item", f"{at}[{shown_key(key)}] is no item of {errors.a(type_name(cls))}: {error}") from None
 
 

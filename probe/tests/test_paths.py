@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import time
 
 import pytest
 
@@ -76,10 +77,29 @@ def test_what_computes_is_no_path(path):
     assert refused.value.kind == "bad_path"
 
 
-def test_a_path_with_a_bad_escape_warns_nobody(recwarn):
-    with pytest.raises(paths.Refused):
-        paths.parse(r"a['\d']")
+@pytest.mark.parametrize("text", [r"a['\d']", "1if 2else 3", "a[1if 2else 3]", "0x1for x in y", "a is 1"])
+def test_a_bad_path_warns_nobody(recwarn, text):
+    for ask in (paths.parse, paths.check):
+        with pytest.raises(paths.Refused):
+            ask(text)
     assert not recwarn.list
+
+
+def test_an_item_that_c_code_has_not_learned_to_find_is_refused():
+    namespace = {"view": memoryview(bytearray(6)).cast("B", [2, 3])}
+    assert paths.walk(paths.parse("view[1, 2]"), namespace) == 0
+    for path in ("view[0]", "view[0:1, 0]"):
+        with pytest.raises(paths.Refused) as refused:
+            paths.walk(paths.parse(path), namespace)
+        assert refused.value.kind == "no_such_item"
+
+
+def test_long_names_that_are_alike_cost_little():
+    names = [f"{'long_name_' * 40}{number}" for number in range(2000)]
+    began = time.thread_time()
+    assert paths.did_you_mean("long_name_" * 40, names) is not None
+    # Comparing all of them takes a minute.
+    assert time.thread_time() - began < 2
 
 
 @pytest.mark.parametrize(

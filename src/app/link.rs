@@ -10,7 +10,6 @@ use std::{
     time::Duration,
 };
 
-use bytes::BytesMut;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{
@@ -114,7 +113,7 @@ impl Link {
             return Err(Error::Impostor { target, peer });
         }
         let (mut reader, writer) = stream.into_split();
-        let mut inbox = BytesMut::new();
+        let mut inbox = wire::Inbox::default();
         let hello = match next_frame(&mut reader, &mut inbox).await {
             Ok(Some((hello, _))) if hello.ev == Event::Hello => hello,
             Ok(Some(_)) => return Err(failed(io::Error::other("it did not introduce itself"))),
@@ -218,7 +217,7 @@ async fn write(mut writer: OwnedWriteHalf, mut queued: mpsc::Receiver<Vec<u8>>, 
     let _gone = writer.shutdown().await;
 }
 
-async fn read(mut reader: OwnedReadHalf, mut inbox: BytesMut, shared: Arc<Shared>) {
+async fn read(mut reader: OwnedReadHalf, mut inbox: wire::Inbox, shared: Arc<Shared>) {
     let end = loop {
         let frame = tokio::select! {
             biased;
@@ -271,13 +270,13 @@ impl Shared {
 }
 
 /// None at the end. What is no frame is `InvalidData`.
-async fn next_frame(reader: &mut OwnedReadHalf, inbox: &mut BytesMut) -> io::Result<Option<Frame>> {
+async fn next_frame(reader: &mut OwnedReadHalf, inbox: &mut wire::Inbox) -> io::Result<Option<Frame>> {
     loop {
         let frame = wire::decode::<Reply>(inbox).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         if let Some(frame) = frame {
             return Ok(Some(frame));
         }
-        if reader.read_buf(inbox).await? == 0 {
+        if reader.read_buf(&mut inbox.bytes).await? == 0 {
             return Ok(None);
         }
     }

@@ -11,7 +11,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::BytesMut;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fd::OwnedFd,
@@ -177,7 +176,7 @@ pub fn ask(socket: &Path, pid: i32, op: Op) -> io::Result<Vec<u8>> {
     let mut frame = Vec::new();
     wire::encode(Request { ch: 1, id: ID, op, client: None, blob: 0 }, b"", &mut frame);
     stream.write_all(&frame)?;
-    let mut inbox = BytesMut::new();
+    let mut inbox = wire::Inbox::default();
     loop {
         while let Some((reply, blob)) = wire::decode::<Reply>(&mut inbox).map_err(io::Error::other)? {
             if reply.ev == Event::Done && reply.id == ID {
@@ -187,7 +186,7 @@ pub fn ask(socket: &Path, pid: i32, op: Op) -> io::Result<Vec<u8>> {
         let mut bytes = [0; 4096];
         match stream.read(&mut bytes)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            count => inbox.extend_from_slice(&bytes[..count]),
+            count => inbox.bytes.extend_from_slice(&bytes[..count]),
         }
     }
 }

@@ -286,14 +286,46 @@ pub fn encode<H: Header>(mut header: H, blob: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(blob);
 }
 
-/// Takes one whole frame off the front of `buffer`; `None` when more bytes are needed.
-pub fn decode<H: Header>(buffer: &mut BytesMut) -> Result<Option<(H, Vec<u8>)>, Error> {
-    let Some(prefix) = buffer.first_chunk::<4>() else { return Ok(None) };
+/// Bytes that were read and not taken as frames yet.
+#[derive(Debug, Default)]
+pub struct Inbox {
+    pub bytes: BytesMut,
+    /// No frame is whole before there are this many. Without it, whoever sends a long header and then its blob byte by byte would
+    /// have us parse the header for each.
+    needed: usize,
+}
+
+impl Inbox {
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.needed = 0;
+    }
+
+    /// Says that no frame can be taken before there are so many bytes, and makes room for them.
+    fn wait_for<T>(&mut self, length: usize) -> Option<T> {
+        self.needed = length;
+        self.bytes.reserve(length.saturating_sub(self.bytes.len()));
+        None
+    }
+}
+
+impl From<&[u8]> for Inbox {
+    fn from(bytes: &[u8]) -> Self {
+        Self { bytes: bytes.into(), needed: 0 }
+    }
+}
+
+/// Takes one whole frame off the front; `None` when more bytes are needed.
+pub fn decode<H: Header>(inbox: &mut Inbox) -> Result<Option<(H, Vec<u8>)>, Error> {
+    if inbox.bytes.len() < inbox.needed.max(4) {
+        return Ok(None);
+    }
+    let prefix = inbox.bytes.first_chunk::<4>().expect("there are four");
     let length = u32::from_be_bytes(*prefix) as usize;
     if length > MAX_HEADER_BYTES {
         return Err(Error::HeaderTooLong(length));
     }
-    let Some(header) = buffer.get(4..4 + length) else { return Ok(None) };
+    let Some(header) = inbox.bytes.get(4..4 + length) else { return Ok(inbox.wait_for(4 + length)) };
     // serde would take an array for a struct.
     if header.first() != Some(&b'{') {
         return Err(Error::Header("it is not an object".to_owned()));
@@ -303,12 +335,12 @@ pub fn decode<H: Header>(buffer: &mut BytesMut) -> Result<Option<(H, Vec<u8>)>, 
     if blob > MAX_BLOB_BYTES {
         return Err(Error::BlobTooLong(blob));
     }
-    if buffer.len() < 4 + length + blob {
-        buffer.reserve(4 + length + blob - buffer.len());
-        return Ok(None);
+    if inbox.bytes.len() < 4 + length + blob {
+        return Ok(inbox.wait_for(4 + length + blob));
     }
-    buffer.advance(4 + length);
-    Ok(Some((header, buffer.split_to(blob).to_vec())))
+    inbox.needed = 0;
+    inbox.bytes.advance(4 + length);
+    Ok(Some((header, inbox.bytes.split_to(blob).to_vec())))
 }
 
 #[cfg(test)]
@@ -334,10 +366,10 @@ mod tests {
             seen += 1;
             let golden: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
             let frame = hex(golden["frame_hex"].as_str().unwrap());
-            let mut buffer = BytesMut::from(&frame[..]);
+            let mut inbox = Inbox::from(&frame[..]);
             let name = path.file_stem().unwrap().to_str().unwrap();
             if name.starts_with("invalid") {
-                let decoded = decode::<Reply>(&mut buffer);
+                let decoded = decode::<Reply>(&mut inbox);
                 assert!(!matches!(decoded, Ok(Some(_))), "{name} was taken for a frame");
                 continue;
             }
@@ -345,16 +377,16 @@ mod tests {
             let is_request = golden["header"]["op"].is_string();
             let mut again = Vec::new();
             let decoded_blob = if is_request {
-                let (request, decoded_blob) = decode::<Request>(&mut buffer).unwrap().unwrap();
+                let (request, decoded_blob) = decode::<Request>(&mut inbox).unwrap().unwrap();
                 encode(request, &decoded_blob, &mut again);
                 decoded_blob
             } else {
-                let (reply, decoded_blob) = decode::<Reply>(&mut buffer).unwrap().unwrap();
+                let (reply, decoded_blob) = decode::<Reply>(&mut inbox).unwrap().unwrap();
                 encode(reply, &decoded_blob, &mut again);
                 decoded_blob
             };
             assert_eq!(decoded_blob, blob, "{name}");
-            assert!(buffer.is_empty(), "{name}");
+            assert!(inbox.bytes.is_empty(), "{name}");
             // The typed header must say everything the golden one says; defaults it adds are no difference.
             let length = u32::from_be_bytes(*again.first_chunk().unwrap()) as usize;
             let ours: serde_json::Value = serde_json::from_slice(&again[4..4 + length]).unwrap();
@@ -380,15 +412,33 @@ mod tests {
             &mut whole,
         );
         for cut in 0..whole.len() {
-            let mut buffer = BytesMut::from(&whole[..cut]);
-            assert_eq!(decode::<Request>(&mut buffer), Ok(None), "cut at {cut}");
-            assert_eq!(buffer.len(), cut);
+            let mut inbox = Inbox::from(&whole[..cut]);
+            assert_eq!(decode::<Request>(&mut inbox), Ok(None), "cut at {cut}");
+            assert_eq!(inbox.bytes.len(), cut);
+            inbox.bytes.extend_from_slice(&whole[cut..]);
+            assert!(decode::<Request>(&mut inbox).unwrap().is_some(), "cut at {cut}");
         }
     }
 
     #[test]
+    fn a_long_header_is_not_parsed_for_every_byte_of_its_blob() {
+        let names = vec!["a name".to_owned(); 100_000];
+        let mut whole = Vec::new();
+        encode(Reply { ev: Event::Done, new: names, ..Reply::default() }, &[0; 10_000], &mut whole);
+        let (most, drops) = whole.split_at(whole.len() - 10_000);
+        let mut inbox = Inbox::from(most);
+        let began = std::time::Instant::now();
+        for byte in &drops[..9_999] {
+            assert_eq!(decode::<Reply>(&mut inbox), Ok(None));
+            inbox.bytes.extend_from_slice(&[*byte]);
+        }
+        // Parsing it ten thousand times takes minutes.
+        assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
+    }
+
+    #[test]
     fn garbage_is_refused() {
-        let check = |bytes: &[u8]| decode::<Reply>(&mut BytesMut::from(bytes)).unwrap_err();
+        let check = |bytes: &[u8]| decode::<Reply>(&mut Inbox::from(bytes)).unwrap_err();
         assert!(matches!(check(b"GARBAGE GARBAGE"), Error::HeaderTooLong(_)));
         assert!(matches!(check(b"\0\0\0\x02[]"), Error::Header(_)));
         assert!(matches!(check(b"\0\0\0\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"), Error::Header(_)));

@@ -16,6 +16,7 @@ mod checkpoint;
 mod commands;
 mod daemon;
 mod death;
+mod dependencies;
 mod displays;
 mod doors;
 mod escape;

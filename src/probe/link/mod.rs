@@ -157,7 +157,7 @@ pub struct Link {
     template: Arc<Template>,
     worker: Worker,
     frozen: Vec<Frozen>,
-    inbox: BytesMut,
+    inbox: wire::Inbox,
     chunk: Vec<u8>,
     next_id: u64,
     confined: bool,
@@ -353,7 +353,7 @@ impl Link {
             template,
             worker,
             frozen: Vec::new(),
-            inbox: BytesMut::with_capacity(READ_BYTES),
+            inbox: wire::Inbox::default(),
             chunk: vec![0; READ_BYTES],
             next_id: Self::START + 1,
             confined,
@@ -488,7 +488,7 @@ impl Link {
             tokio::select! {
                 biased;
                 ready = self.replies.readable(), if self.open.replies => match ready {
-                    Ok(mut guard) => match read_into(self.replies.as_fd(), &mut self.inbox) {
+                    Ok(mut guard) => match read_into(self.replies.as_fd(), &mut self.inbox.bytes) {
                         Err(Errno::AGAIN) => guard.clear_ready(),
                         Ok(0) => self.open.replies = false,
                         Ok(_) | Err(Errno::INTR) => {}

@@ -8,9 +8,12 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{Branched, Error, Task};
-use crate::probe::{
-    link::Refusal,
-    wire::{Op, Reply},
+use crate::{
+    machine,
+    probe::{
+        link::Refusal,
+        wire::{Op, Reply},
+    },
 };
 
 /// How long a worker that was told to get on with it has for it.
@@ -50,7 +53,7 @@ pub(super) struct Asking {
 impl Asking {
     pub(super) fn new(request: u64, limit: Duration, purpose: Purpose) -> Self {
         let asked = Instant::now();
-        Self { request, asked, until: asked + limit, hurried: 0, purpose }
+        Self { request, asked, until: asked + limit * machine::crowding(), hurried: 0, purpose }
     }
 }
 
@@ -223,6 +226,6 @@ impl Task {
             }
         }
         asking.hurried += 1;
-        asking.until = Instant::now() + HURRY_GRACE;
+        asking.until = Instant::now() + HURRY_GRACE * machine::crowding();
     }
 }
