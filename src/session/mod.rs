@@ -444,7 +444,7 @@ impl Session {
         if !caller.may(Scope::Run) {
             return Err(Error::NotAllowed("change sessions"));
         }
-        if !self.info.profile.is_confined() && !caller.may(Scope::Admin) {
+        if !self.info.terms.profile.is_confined() && !caller.may(Scope::Admin) {
             return Err(Error::NotAllowed("change a session without a sandbox"));
         }
         Ok(self)
