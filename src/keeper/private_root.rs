@@ -73,6 +73,9 @@ const WORKBENCHES: &[&str] = &["/tmp", "/mnt", "/run", "/usr"];
 /// Enough for as many small files as fit, but not for filling the kernel's memory with empty ones.
 const INODES_PER_MB: u64 = 512;
 
+/// As many as the kernel follows.
+const MAX_LINKS: usize = 40;
+
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error("path {}: it has to be absolute and something below /", path.display())]
@@ -174,7 +177,8 @@ impl Sources {
         for Source { path, content, used } in self.0 {
             let covered =
                 bound.iter().rev().find(|(parent, _)| path.starts_with(parent)).is_some_and(|(_, same)| *same == used);
-            if covered && root.find(&path).is_ok() {
+            // A symlink counts by itself: what it points to may be bound later.
+            if covered && root.has(&path) {
                 continue;
             }
             match content {
@@ -265,10 +269,31 @@ fn open_everywhere(path: &Path) -> Result<Vec<Source>, Error> {
     let real = path.canonicalize().map_err(|source| Error::Open { path: path.to_owned(), source })?;
     check_fit(&real)?;
     let mut sources = vec![open_at(&real, &real, Use::ReadOnly)?];
-    if path != real {
-        sources.push(open_at(&real, path, Use::ReadOnly)?);
+    let mut name = path.to_owned();
+    // The links on the way too: where the first of them is visible in its directory, it points to the next.
+    for _ in 0..MAX_LINKS {
+        if name == real {
+            break;
+        }
+        sources.push(open_at(&real, &name, Use::ReadOnly)?);
+        let Ok(target) = std::fs::read_link(&name) else { break };
+        let Some(next) = name.parent().map(|parent| without_dots(&parent.join(target))) else { break };
+        name = next;
     }
     Ok(sources)
+}
+
+/// The path without `.` and `..`, as far as that can be said by its text.
+fn without_dots(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(plain.pop()),
+            Component::CurDir => {}
+            part => plain.push(part),
+        }
+    }
+    plain
 }
 
 fn check_fit(path: &Path) -> Result<(), Error> {
@@ -361,6 +386,12 @@ impl Root {
     fn find(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         rustix::fs::openat2(&self.0, path, flags, Mode::empty(), ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)
+    }
+
+    fn has(&self, path: &Path) -> bool {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        rustix::fs::openat2(&self.0, path, flags, Mode::empty(), resolve).is_ok()
     }
 
     fn make_directory(&self, path: &Path, mode: Mode) -> Result<OwnedFd, Error> {

@@ -1,6 +1,6 @@
 //! Sealed sessions: what they cannot reach, what works all the same, and that nothing is left of them.
 
-use std::{fs, net::TcpListener};
+use std::{fs, net::TcpListener, os::unix::fs::symlink, process::Command};
 
 use pylair::session::{OpenOptions, Outcome};
 
@@ -53,6 +53,38 @@ fn a_sealed_session_has_no_network_and_no_files_but_its_own() {
         let code = "import os\nopen('/tmp/note', 'w').write('ok')\nopen('/tmp/note').read(), os.getcwd()";
         assert_eq!(session.value(code).await, "('ok', '/workspace')");
         assert!(!std::path::Path::new("/tmp/note").exists(), "its /tmp is its own");
+    });
+}
+
+/// An environment's interpreter is a link, often to another link, and what they point to may come later in the order of paths.
+#[test]
+fn an_interpreter_behind_links_starts_in_a_sealed_session() {
+    on_newest_python(async |core| {
+        let base = &core.home.env["PYLAIR_PYTHON"];
+        let (venv, links) = (core.home.work().join("a/env"), core.home.work().join("z"));
+        let made = Command::new(base).args(["-m", "venv", "--without-pip"]).arg(&venv).output().expect("Python starts");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        fs::create_dir(&links).expect("the home is writable");
+        symlink(base, links.join("second")).expect("the home is writable");
+        symlink("second", links.join("first")).expect("the home is writable");
+        let python = venv.join("bin/python");
+        fs::remove_file(&python).expect("it was made");
+        symlink("../../../z/first", &python).expect("the home is writable");
+
+        let options = OpenOptions {
+            sandbox: Some("sealed".into()),
+            python: Some(venv.display().to_string()),
+            ..OpenOptions::default()
+        };
+        let session = match core.open_session(options).await {
+            Ok(session) => session,
+            Err(error) if error.to_string().contains("unshare") => {
+                return skip("an_interpreter_behind_links_starts_in_a_sealed_session", &error.to_string());
+            }
+            Err(error) => panic!("{error}: {}", error.hint()),
+        };
+        let code = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'print(1)'], capture_output=True, text=True).stdout";
+        assert_eq!(session.value(code).await, "'1\\n'");
     });
 }
 
