@@ -35,6 +35,7 @@ pub mod commands;
 pub mod config;
 pub mod daemon;
 pub mod descriptor;
+pub mod failures;
 pub mod files;
 pub mod hash;
 pub mod history;
