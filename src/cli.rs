@@ -38,9 +38,27 @@ pub enum Command {
     /// Show what is configured, from where, and what works here
     Doctor(JsonArgs),
     /// Show the token of the HTTP door, making one if there is none, or make, list and revoke others
-    #[command(args_conflicts_with_subcommands = true)]
+    #[command(
+        args_conflicts_with_subcommands = true,
+        after_help = "\
+Examples:
+  pylair token                                          print your own, for clients of yours
+  pylair token rotate                                   when somebody may have seen it
+  pylair token add ci --scope run --expires 30d         sandboxed sessions for a job
+  pylair token add anna --scope run --scope tests       somebody with sessions of her own
+  pylair token add board --scope read --owner anna      something that looks at hers
+  pylair token revoke ci                                at once, also where it is in use"
+    )]
     Token(TokenArgs),
     /// Show who executed what where, and what was denied
+    #[command(after_help = "\
+Examples:
+  pylair audit --since 1h              the last hour
+  pylair audit --denied --follow       what is refused, as it happens
+  pylair audit --owner anna --json     what one owner did, for a program
+  pylair audit --verify                whether a line was changed or taken out
+
+The record is state/audit.jsonl; `pylair doctor` shows where that is.")]
     Audit(AuditArgs),
 }
 

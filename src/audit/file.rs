@@ -48,6 +48,8 @@ pub struct File {
     open: fs::File,
     bytes: u64,
     head: Head,
+    /// The last line was cut short and is not closed yet.
+    is_torn: bool,
     _lock: fs::File,
 }
 
@@ -68,7 +70,7 @@ impl File {
         }
         let newest = if bytes > 0 { Some(path.clone()) } else { files(&path).into_iter().rev().nth(1) };
         let head = newest.map(|newest| last_head(&newest)).transpose()?.unwrap_or_default();
-        Ok(Self { path, settings, open: file, bytes, head, _lock: lock })
+        Ok(Self { path, settings, open: file, bytes, head, is_torn: false, _lock: lock })
     }
 
     pub fn head(&self) -> Head {
@@ -76,6 +78,11 @@ impl File {
     }
 
     pub fn append(&mut self, line: &Line) -> io::Result<()> {
+        if self.is_torn {
+            self.open.write_all(b"\n")?;
+            self.bytes += 1;
+            self.is_torn = false;
+        }
         if self.bytes >= self.settings.max_bytes {
             self.rotate()?;
         }
@@ -86,11 +93,11 @@ impl File {
         match self.open.write(&text) {
             Ok(count) if count == text.len() => {}
             Ok(count) => {
-                // Cut short: what is there stays, closed, and the chain goes on from it.
+                // Cut short: what is there stays, is closed when there is room again, and the chain goes on from it.
                 self.head.hash = hash_of(&text[..count]);
-                self.bytes += count as u64 + 1;
-                self.open.write_all(b"\n")?;
-                return Err(io::Error::from(io::ErrorKind::WriteZero));
+                self.bytes += count as u64;
+                self.is_torn = true;
+                return Err(io::Error::from(io::ErrorKind::StorageFull));
             }
             Err(error) => return Err(error),
         }

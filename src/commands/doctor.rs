@@ -69,6 +69,11 @@ pub fn doctor(args: &JsonArgs, surroundings: &Surroundings) -> Result<Exit, Fail
                 if was_running { "was running" } else { "started for this check; it leaves by itself" }
             );
             trials.push(Trial { what: "daemon", works: status.version == VERSION, detail, ..Trial::default() });
+            let detail = status.audit_trouble.clone();
+            let written = || format!("{} is written", surroundings.places.audit().display());
+            let works = detail.is_none();
+            let detail = detail.unwrap_or_else(written);
+            trials.push(Trial { what: "audit record", works, detail, ..Trial::default() });
             daemon = Some(status);
             trials.push(try_session(&mut client, "open", "session", surroundings));
             for (sandbox, what) in CONFINED {

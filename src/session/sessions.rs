@@ -14,7 +14,7 @@ use super::{
     saved, task, watching,
 };
 use crate::{
-    caller::{self, Caller, DefaultSession, Door, Scope},
+    caller::{self, Caller, DefaultSession, Door, Scope, own_owner},
     files::{OwnDirectory, Workspace},
     journal::EventKind,
     keeper::confine::{self, Confinement},
@@ -514,14 +514,23 @@ impl Sessions {
             return Err(Error::BadName(name.to_string()));
         }
         let mut registry = self.registry.lock().expect("no panic while locked");
-        let open = registry.open.len() + registry.reserved.len();
-        if open >= self.parts.max_sessions {
+        let idle = || {
             let mine = registry.open.values().filter(|session| session.info.owner == caller.owner);
             let mut idle: Vec<_> =
                 mine.filter_map(|session| Some((session.info.name.to_string(), session.idle_for()?))).collect();
             idle.sort_by_key(|(_, idle)| std::cmp::Reverse(*idle));
             idle.truncate(NAMED_IDLE);
-            return Err(Error::TooMany { limit: self.parts.max_sessions, idle });
+            idle
+        };
+        let open = registry.open.len() + registry.reserved.len();
+        if open >= self.parts.max_sessions {
+            return Err(Error::TooMany { limit: self.parts.max_sessions, idle: idle() });
+        }
+        let own = registry.open.values().filter(|session| session.info.owner == caller.owner).count()
+            + registry.reserved.iter().filter(|(owner, _)| *owner == caller.owner).count();
+        // Whoever runs the daemon can end it too; nobody else may leave others without room.
+        if own >= self.parts.max_sessions_per_owner && *caller.owner != *own_owner() {
+            return Err(Error::TooManyOwn { limit: self.parts.max_sessions_per_owner, idle: idle() });
         }
         let key = (caller.owner.clone(), name.clone());
         let taken = registry.reserved.contains(&key)

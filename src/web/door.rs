@@ -13,7 +13,7 @@ use std::{
 use axum::{
     body::{Body, Bytes, HttpBody},
     extract::{Request, State},
-    http::{HeaderMap, HeaderValue, Method, StatusCode, header},
+    http::{self, HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -40,6 +40,8 @@ const MAX_HEAD_BYTES: usize = 32 << 10;
 pub const MAX_BODY_BYTES: usize = 72 << 20;
 /// After a while a body has to come faster than this, in bytes a second.
 const SLOWEST_BODY: u64 = 1024;
+/// How often the tokens are looked at besides.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The longest error that is put into our shape.
 const MAX_ERROR_BYTES: usize = 4096;
 
@@ -132,6 +134,14 @@ impl Door {
         named(What::TokenAdded, changes.added);
     }
 
+    /// Looks at the tokens also while nobody asks: a stream that is open ends soon after its token was taken back.
+    pub async fn watch(self: Arc<Self>) {
+        let mut next = tokio::time::interval(LOOK_EVERY);
+        while self.daemon.shutdown.run_until_cancelled(next.tick()).await.is_some() {
+            self.refresh();
+        }
+    }
+
     /// The visit, if this request is let in.
     fn admit(&self, request: &Request) -> Result<Visit, Refusal> {
         let headers = request.headers();
@@ -148,7 +158,7 @@ impl Door {
         }
         let peer = peer(remote.map(|address| address.to_string()), headers, self.settings.behind_proxy);
         let address = remote.map_or(IpAddr::from([0, 0, 0, 0]), |remote| remote.ip());
-        check_names(headers, &self.allowed_hosts, &self.allowed_origins).inspect_err(|refusal| {
+        check_names(request, &self.allowed_hosts, &self.allowed_origins).inspect_err(|refusal| {
             // So many a minute are enough to know of.
             if self.visitors.failed(address).is_none() {
                 denied(&self.daemon.audit, request, &peer, &refusal.message);
@@ -156,7 +166,8 @@ impl Door {
         })?;
         self.refresh();
         let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let given = given.and_then(|value| value.strip_prefix("Bearer "));
+        let given = given.and_then(|value| value.split_once(' '));
+        let given = given.and_then(|(scheme, given)| scheme.eq_ignore_ascii_case("bearer").then_some(given));
         // A good token is let in however many bad ones came from the same address: otherwise anybody near could lock its owner out.
         let Some(token) = given.and_then(|given| self.visitors.find(given)) else {
             if let Some(wait) = self.visitors.failed(address) {
@@ -230,6 +241,11 @@ pub async fn check(State(door): State<Arc<Door>>, mut request: Request, next: Ne
         door.daemon.audit.denied(&caller, &format!("{method} {path}"), None, &refusal.message);
         return refusal.into_response();
     }
+    if method == Method::POST && path.starts_with("/api/") && is_formlike(request.headers()) {
+        let message = "the body of this request is not called JSON";
+        let hint = "send `Content-Type: application/json`";
+        return Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_argument", message, hint).into_response();
+    }
     let is_stream = method == Method::GET && (path.starts_with("/mcp") || path == "/api/events");
     let room = match door.make_room(&visit.token, is_stream) {
         Ok(room) => room,
@@ -253,8 +269,11 @@ pub async fn check(State(door): State<Arc<Door>>, mut request: Request, next: Ne
     response.map(|body| while_welcome(body, &token, room))
 }
 
+const NO_PAGE: &str = "no page but this server's own may ask";
+
 /// Why Host or Origin are not served here, if they are not.
-fn check_names(headers: &HeaderMap, hosts: &[String], origins: &[String]) -> Result<(), Refusal> {
+fn check_names(request: &Request, hosts: &[String], origins: &[String]) -> Result<(), Refusal> {
+    let headers = request.headers();
     // Two of them: whoever is in between may have looked at the other one.
     let twice = |name| headers.get_all(name).iter().count() > 1;
     if [header::HOST, header::ORIGIN, header::AUTHORIZATION].into_iter().any(twice) {
@@ -263,7 +282,10 @@ fn check_names(headers: &HeaderMap, hosts: &[String], origins: &[String]) -> Res
     }
     let text = |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or("?"));
     let forbidden = |message, hint| Err(Refusal::new(StatusCode::FORBIDDEN, rights::Denied::KIND, message, hint));
-    if !text(header::HOST).is_some_and(|host| hosts.iter().any(|ours| ours == host)) {
+    let is_ours = |host: &str| hosts.iter().any(|ours| ours.eq_ignore_ascii_case(host));
+    // A target may name a host too, as it is sent to a proxy.
+    let named = request.uri().authority().map(http::uri::Authority::as_str);
+    if !text(header::HOST).is_some_and(is_ours) || !named.is_none_or(is_ours) {
         return forbidden(
             "this Host is not served here",
             "use the address that `pylair serve` prints, or start it with --allowed-host",
@@ -272,9 +294,22 @@ fn check_names(headers: &HeaderMap, hosts: &[String], origins: &[String]) -> Res
     if let Some(origin) = text(header::ORIGIN)
         && !origins.iter().any(|ours| ours == origin)
     {
-        return forbidden("this Origin is not served here", "no page but this server's own may ask");
+        return forbidden("this Origin is not served here", NO_PAGE);
+    }
+    // What browsers add and no page can change, also where they leave out the Origin.
+    if text("sec-fetch-site".parse().expect("a name")).is_some_and(|site| !matches!(site, "same-origin" | "none")) {
+        return forbidden("requests from other sites are not served here", NO_PAGE);
     }
     Ok(())
+}
+
+/// A body as a page of another site may send it without asking us first.
+fn is_formlike(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).map(|kind| kind.to_str().unwrap_or("text/plain"));
+    let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
+    ["application/x-www-form-urlencoded", "multipart/form-data", "text/plain"]
+        .iter()
+        .any(|simple| kind.eq_ignore_ascii_case(simple))
 }
 
 /// Which Host and Origin values are ours: loopback names with our port, the address we listen on, and what was allowed.
@@ -388,6 +423,29 @@ impl<S: Stream + Unpin> Stream for Holding<S> {
     }
 }
 
+/// What a browser may do with anything served here: neither show nor frame nor keep it, nor guess what it is.
+const GUARDS: [(HeaderName, HeaderValue); 5] = [
+    (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+    (
+        header::CONTENT_SECURITY_POLICY,
+        HeaderValue::from_static("sandbox; default-src 'none'; frame-ancestors 'none'; form-action 'none'"),
+    ),
+    (header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
+    (HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin")),
+    (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+];
+
+/// Every answer says so.
+pub async fn guard(request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    for (name, value) in GUARDS {
+        headers.insert(name, value);
+    }
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
+}
+
 /// There is nothing at this address.
 pub async fn not_found() -> Response {
     let hint = "the addresses are /mcp, /api/… and /files/…";
@@ -428,8 +486,9 @@ mod tests {
     fn status(pairs: &[(&'static str, &'static str)], allowed: &[&str]) -> u16 {
         let allowed: Vec<_> = allowed.iter().map(|name| (*name).to_owned()).collect();
         let (hosts, origins) = names(Address { host: "127.0.0.1", port: 7420, is_tls: false }, &allowed);
-        let headers = pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
-        check_names(&headers, &hosts, &origins).map_or_else(|refusal| refusal.status.as_u16(), |()| 200)
+        let request = pairs.iter().fold(Request::builder(), |request, (name, value)| request.header(*name, *value));
+        check_names(&request.body(Body::empty()).unwrap(), &hosts, &origins)
+            .map_or_else(|refusal| refusal.status.as_u16(), |()| 200)
     }
 
     #[test]

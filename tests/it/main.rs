@@ -20,6 +20,8 @@ mod dependencies;
 mod displays;
 mod doors;
 mod escape;
+#[path = "../escape/http/mod.rs"]
+mod escape_http;
 mod exec;
 mod execute;
 mod faults;
