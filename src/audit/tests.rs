@@ -123,3 +123,19 @@ fn what_does_not_fit_is_counted() {
     assert_eq!((queue.lines.len(), queue.dropped), (MAX_QUEUED, 5));
     drop(queue);
 }
+
+#[test]
+fn numbers_that_cannot_be_are_told_and_gone_on_from() {
+    let path = home("numbers");
+    let audit = Audit::open(path.clone(), AuditSettings::default()).unwrap();
+    audit.record(line("one"));
+    drop(audit);
+    let last = format!("\"seq\":{},\"dropped\":{}", u64::MAX, u64::MAX);
+    let text = fs::read_to_string(&path).unwrap().replace("\"seq\":1", &last);
+    fs::write(&path, format!("{text}{text}")).unwrap();
+    let audit = Audit::open(path.clone(), AuditSettings::default()).unwrap();
+    audit.record(line("two"));
+    drop(audit);
+    assert!(!verify(&path, None).unwrap().faults.is_empty());
+    assert_eq!(reasons(&path), ["one", "one", "two"]);
+}
