@@ -1,6 +1,6 @@
 //! What processes use and what the machine has left, read from the kernel. Called by `session`, `probe` and `daemon` for status and limits.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +52,22 @@ fn crowding_of(loadavg: &str, cpus: usize) -> u32 {
     u32::try_from(each).unwrap_or(1)
 }
 
+/// How long the first thread of a process wanted to run and was not let, in all its life.
+pub fn waited(pid: i32) -> Option<Duration> {
+    waited_of(&fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?)
+}
+
+/// Nanoseconds that it ran, and that it waited for a processor, and how often it got one.
+fn waited_of(schedstat: &str) -> Option<Duration> {
+    schedstat.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
+}
+
+/// Whether the kernel keeps a process from running, for a lock or a disk.
+pub fn is_held_up(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('D'))
+}
+
 /// Memory that can be had without swapping.
 pub fn available_memory_mb() -> Option<u64> {
     memory_mb(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
@@ -99,6 +115,13 @@ mod tests {
         assert_eq!(crowding_of("90.1 0.20 0.30 360/900 4711\n", 2), 6);
         assert_eq!(crowding_of("", 2), 1);
         assert!(crowding() >= 1);
+    }
+
+    #[test]
+    fn waiting_is_counted() {
+        assert_eq!(waited_of("1234567 2000000000 17\n"), Some(Duration::from_secs(2)));
+        assert_eq!(waited_of(""), None);
+        assert!(waited(std::process::id().cast_signed()).is_some() && !is_held_up(std::process::id().cast_signed()));
     }
 
     #[test]

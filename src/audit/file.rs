@@ -86,7 +86,7 @@ impl File {
         if self.bytes >= self.settings.max_bytes {
             self.rotate()?;
         }
-        let entry = Entry { seq: self.head.seq + 1, line: line.clone(), prev: self.head.hash.clone() };
+        let entry = Entry { seq: self.head.seq.saturating_add(1), line: line.clone(), prev: self.head.hash.clone() };
         let mut text = serde_json::to_vec(&entry)?;
         let hash = hash_of(&text);
         text.push(b'\n');
@@ -226,14 +226,14 @@ pub fn verify(path: &Path, head: Option<&Head>) -> io::Result<Verdict> {
                         }
                         _ => {}
                     }
-                    if verdict.first_seq.is_some() && entry.seq != verdict.last_seq + 1 {
+                    if verdict.first_seq.is_some() && Some(entry.seq) != verdict.last_seq.checked_add(1) {
                         let text =
                             format!("{name} line {number}: its number is {}, after {}", entry.seq, verdict.last_seq);
                         fault(&mut verdict, text);
                     }
                     verdict.first_seq.get_or_insert(entry.seq);
                     verdict.last_seq = entry.seq;
-                    verdict.dropped += entry.line.dropped.unwrap_or(0);
+                    verdict.dropped = verdict.dropped.saturating_add(entry.line.dropped.unwrap_or(0));
                 }
                 // One that was changed shows in the line after it.
                 Err(_) => verdict.torn += 1,

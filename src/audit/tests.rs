@@ -152,3 +152,19 @@ fn many_who_write_at_once_lose_nothing_when_files_are_put_aside() {
     found.dedup();
     assert_eq!(found.len(), 1600);
 }
+
+#[test]
+fn numbers_that_cannot_be_are_told_and_gone_on_from() {
+    let path = home("numbers");
+    let audit = Audit::open(path.clone(), AuditSettings::default()).unwrap();
+    audit.record(line("one"));
+    drop(audit);
+    let last = format!("\"seq\":{},\"dropped\":{}", u64::MAX, u64::MAX);
+    let text = fs::read_to_string(&path).unwrap().replace("\"seq\":1", &last);
+    fs::write(&path, format!("{text}{text}")).unwrap();
+    let audit = Audit::open(path.clone(), AuditSettings::default()).unwrap();
+    audit.record(line("two"));
+    drop(audit);
+    assert!(!verify(&path, None).unwrap().faults.is_empty());
+    assert_eq!(reasons(&path), ["one", "one", "two"]);
+}

@@ -55,6 +55,7 @@ use crate::{
         self, Terms, Wish,
         cgroup::{Group, Groups},
         paths::Protected,
+        share::Standing,
         truth::{self, Enforced, Grouped},
     },
 };
@@ -297,6 +298,7 @@ struct Live {
     copies: Vec<i32>,
     /// Why its processes were ended, for whoever finds that they were.
     ended_for: Option<String>,
+    standing: Standing,
 }
 
 impl Live {
@@ -321,6 +323,7 @@ impl Live {
             keeper: None,
             copies: Vec::new(),
             ended_for: None,
+            standing: Standing::default(),
         }
     }
 }

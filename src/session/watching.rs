@@ -9,6 +9,7 @@ use std::{
 use super::{Info, Live, Session, Sessions};
 use crate::sandbox::{
     cgroup::{self, Group, Groups},
+    share::Members,
     watch::{Look, Passed, Processes, TICK, Watched},
 };
 
@@ -73,7 +74,15 @@ impl Session {
             directory: self.info.own_directory(),
             memory_is_held: group.is_some_and(|group| group.held.memory),
         };
-        match watched.look(processes, &look)? {
+        let roots: Vec<_> = std::iter::once(look.worker).chain(keeper).collect();
+        let mine = processes.below(&roots);
+        {
+            let mut live = self.live.lock().expect("no panic while locked");
+            live.standing.burns = watched.burns(&mine, live.standing.has_stepped_back());
+            live.settle(&self.info);
+            live.standing.move_others(&mine);
+        }
+        match watched.look(&mine, &look)? {
             Passed::Cpu { seconds } => {
                 Some(format!("its processes have used {seconds} s of processor time, and may use {} s", limits.cpu_s?))
             }
@@ -105,6 +114,12 @@ impl Session {
 }
 
 impl Live {
+    /// Gives a confined session its share of the processors.
+    pub(super) fn settle(&mut self, info: &Info) {
+        let Some(worker) = self.pid.filter(|_| info.terms.profile.is_confined()) else { return };
+        self.standing.settle(Members { worker, keeper: self.keeper, user: info.workspace.owner });
+    }
+
     /// Why the worker that was found dead was ended, if it was us or the kernel on our behalf.
     pub(super) fn take_ended_for(&mut self, info: &Info) -> Option<String> {
         let out_of_memory = self.group.as_ref().is_some_and(|group| group.was_out_of_memory());

@@ -18,6 +18,7 @@ use crate::{
     regular,
     sandbox::{
         cgroup::Groups,
+        share::Standing,
         truth::{self, Grouped},
     },
     session::{
@@ -34,6 +35,8 @@ use crate::{
 const START_TIMEOUT: Duration = Duration::from_mins(1);
 /// A worker that dies more often than this without being asked for anything is not started again until it is.
 const MAX_IDLE_DEATHS: u32 = 3;
+/// How long a cell waits for its session to be put into groups.
+const ENCLOSE_TIMEOUT: Duration = Duration::from_millis(250);
 const STARTUP_CODE_TIMEOUT: Duration = Duration::from_mins(5);
 
 impl Task {
@@ -73,6 +76,7 @@ impl Task {
         };
         // Whatever hung at a fork was loaded into the worker that is gone.
         self.checkpoints_given_up = false;
+        self.enclosing = None;
         let link = Link::open(&self.parts.probes, &wanted, (&info.terms, info.walls), place, start).await?;
         let trial = link.trial().cloned().unwrap_or_default();
         self.link = Some(link);
@@ -103,6 +107,7 @@ impl Task {
         live.rss_mb = link.resident_mb();
         live.state = State::Idle;
         live.keeper = link.keeper_pid();
+        live.standing = Standing::default();
         drop(live);
         if info.terms.profile.is_confined() {
             self.enclose();
@@ -130,12 +135,13 @@ impl Task {
         }
     }
 
-    /// Has the kernel count this worker's memory and processes as one, once that is done; until then both are watched.
+    /// Has the kernel count this worker's memory and processes as one, once that is done; until then both are watched. A cell waits
+    /// for it: each process that is moved holds up every fork on the machine, and a cell can make many of them.
     fn enclose(&mut self) {
         let Some(link) = &self.link else { return };
         let (worker, keeper, family) = (link.pid(), link.keeper_pid(), link.family());
         let (parts, info, live) = (self.parts.clone(), self.info.clone(), self.live.clone());
-        tokio::spawn(async move {
+        self.enclosing = Some(tokio::spawn(async move {
             let find = || async { Arc::new(tokio::task::spawn_blocking(Groups::find).await.unwrap_or_default()) };
             let groups = parts.groups.get_or_init(find).await.clone();
             let Some(group) = enclose(groups, info, worker, keeper).await else { return };
@@ -144,7 +150,14 @@ impl Task {
                 family.hold_group(group.clone());
                 live.lock().expect("no panic while locked").group = Some(group);
             }
-        });
+        }));
+    }
+
+    pub(super) async fn be_enclosed(&mut self) {
+        if let Some(enclosing) = self.enclosing.take() {
+            // One that takes longer is not waited for; it goes on.
+            let _late = tokio::time::timeout(ENCLOSE_TIMEOUT, enclosing).await;
+        }
     }
 
     /// What every answer says of a sandbox: what is not enforced, and whom it did not let through.
