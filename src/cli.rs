@@ -36,7 +36,7 @@ pub enum Command {
     /// Stop the daemon and all its sessions
     Stop,
     /// Show what is configured, from where, and what works here
-    Doctor(JsonArgs),
+    Doctor(DoctorArgs),
     /// Show the token of the HTTP door, making one if there is none, or make, list and revoke others
     #[command(
         args_conflicts_with_subcommands = true,
@@ -279,6 +279,16 @@ fn app_id(text: &str) -> Result<String, String> {
         return Err("an app id has 1 to 64 printable characters and no @".to_owned());
     }
     Ok(text.to_owned())
+}
+
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Do not try to pass the limits of sandboxes, which takes seconds
+    #[arg(long)]
+    pub quick: bool,
 }
 
 #[derive(Debug, Args)]

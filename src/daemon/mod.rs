@@ -127,18 +127,18 @@ impl Daemon {
         let store = Store::open(&places.data).map_err(|source| Error::Store { path: places.data.clone(), source })?;
         let (limit, automatic) = (config.install_timeout, config.auto_install);
         let packages = Arc::new(Packages::new(places.venvs(), limit, automatic, opened.journal.clone()));
+        let audit_path = places.audit();
+        let audit = Audit::open(audit_path.clone(), config.audit);
+        let audit = audit.map_err(|source| Error::Audit { path: audit_path, source })?;
         let parts = Parts::new(
             &config,
             protected(&config, &places),
             probes,
-            opened.journal.clone(),
+            (opened.journal.clone(), audit.clone()),
             outputs,
             store,
             (workspaces, packages),
         );
-        let audit_path = places.audit();
-        let audit = Audit::open(audit_path.clone(), config.audit);
-        let audit = audit.map_err(|source| Error::Audit { path: audit_path, source })?;
         let owner: Arc<str> = caller::own_owner().into();
         audit.record(Line { owner: Some(owner.to_string()), ..Line::new(What::DaemonStarted) });
         opened.journal.record(&owner, &"daemon".into(), EventKind::DaemonStarted { version: VERSION.to_owned() });

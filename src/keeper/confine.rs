@@ -141,6 +141,7 @@ impl Confinement {
             network: self.network == Network::Host,
             proxy: self.network == Network::Proxy,
             uid: self.outer_id,
+            program: None,
         }
     }
 
@@ -192,7 +193,7 @@ impl Confinement {
 }
 
 /// Everything of an interpreter that may lie outside the system's own directories.
-fn directories(interpreter: &Interpreter) -> Vec<PathBuf> {
+pub fn directories(interpreter: &Interpreter) -> Vec<PathBuf> {
     let Interpreter {
         executable,
         base_executable,

@@ -105,9 +105,13 @@ impl Nursery {
         self.gone.load(Ordering::Acquire)
     }
 
-    /// A keeper in fresh namespaces.
-    pub async fn keeper(self: &Arc<Self>, request: &KeeperRequest) -> Result<ConfinedKeeper, Error> {
-        let [control, pidfd] = self.ask(&Request::Keeper(request.clone()), &[]).await?;
+    /// A keeper in fresh namespaces. The descriptors are for the program that is run below it, if one is.
+    pub async fn keeper(
+        self: &Arc<Self>,
+        request: &KeeperRequest,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<ConfinedKeeper, Error> {
+        let [control, pidfd] = self.ask(&Request::Keeper(request.clone()), descriptors).await?;
         let control = Control::new(control).map_err(Error::Gone)?;
         let ready = tokio::time::timeout(super::control::ANSWER_TIMEOUT, control.receive())
             .await

@@ -3,6 +3,7 @@
 //! `Sessions` is the collection, `Session` a cheap handle; the task in `task` owns the worker and is the only writer of a
 //! session's state. Every door calls these methods and nothing below them.
 
+mod ahead;
 pub(crate) mod ended;
 mod error;
 mod install;
@@ -40,6 +41,7 @@ pub use sessions::Sessions;
 pub(crate) use sessions::new_handle;
 
 use crate::{
+    audit::{Audit, Line, What},
     caller::{Caller, DefaultSession, Scope},
     config::{Checkpoints, Config},
     files::{Workspace, Workspaces},
@@ -175,6 +177,18 @@ pub struct Info {
 }
 
 impl Info {
+    /// Writes down what its sandbox did not let happen, or ended.
+    fn record_denied(&self, parts: &Parts, reason: &str) {
+        parts.audit.record(Line {
+            owner: Some(self.owner.to_string()),
+            client: Some(self.client.clone()),
+            action: Some("sandbox".to_owned()),
+            target: Some(self.handle.to_string()),
+            reason: Some(reason.to_owned()),
+            ..Line::new(What::Denied)
+        });
+    }
+
     fn enforced(&self, trial: &truth::Trial, grouped: Grouped) -> Vec<Enforced> {
         truth::enforced(&self.terms, trial, grouped, self.walls == Walls::All, self.own_directory().is_some())
     }
@@ -417,6 +431,7 @@ pub struct Session {
     live: Arc<Mutex<Live>>,
     commands: mpsc::Sender<Command>,
     ending: Arc<Ending>,
+    parts: Arc<Parts>,
     /// What came back of the save it was opened from.
     restored: Option<Arc<saved::Restored>>,
 }
@@ -626,6 +641,7 @@ pub struct Parts {
     pub probes: Probes,
     pub interpreters: Interpreters,
     pub journal: Journal,
+    audit: Arc<Audit>,
     pub outputs: Arc<Outputs>,
     pub workspaces: Workspaces,
     pub jobs: Jobs,
@@ -640,7 +656,7 @@ pub struct Parts {
     pub protected: Protected,
     pub best_effort: bool,
     /// Where the kernel counts a session's processes as one; looked for when the first confined session is opened.
-    pub groups: tokio::sync::OnceCell<Arc<Groups>>,
+    groups: tokio::sync::OnceCell<Arc<Groups>>,
 }
 
 impl Parts {
@@ -648,7 +664,7 @@ impl Parts {
         config: &Config,
         protected: Protected,
         probes: Probes,
-        journal: Journal,
+        (journal, audit): (Journal, Arc<Audit>),
         outputs: Outputs,
         store: saved::Store,
         (workspaces, packages): (Workspaces, Arc<Packages>),
@@ -657,6 +673,7 @@ impl Parts {
             probes,
             interpreters: Interpreters::closed_to(workspaces.path().to_owned()),
             journal,
+            audit,
             outputs: Arc::new(outputs),
             workspaces,
             jobs: Jobs::default(),
@@ -672,5 +689,11 @@ impl Parts {
             best_effort: config.sandbox_best_effort,
             groups: tokio::sync::OnceCell::new(),
         }
+    }
+
+    /// Where groups of processes can be made, looked for once.
+    async fn groups(&self) -> Arc<Groups> {
+        let find = || async { Arc::new(tokio::task::spawn_blocking(Groups::find).await.unwrap_or_default()) };
+        self.groups.get_or_init(find).await.clone()
     }
 }

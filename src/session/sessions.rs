@@ -10,8 +10,9 @@ use std::{
 use jiff::Timestamp;
 
 use super::{
-    Command, Error, FRESH_TTL, Info, MAX_NAME_CHARS, OpenOptions, Opening, Parts, Session, Status, keeping, literal,
-    saved, task, watching,
+    Command, Error, FRESH_TTL, Info, MAX_NAME_CHARS, OpenOptions, Opening, Parts, Session, Status,
+    ahead::{Kind, Nest},
+    keeping, literal, saved, task, watching,
 };
 use crate::{
     caller::{self, Caller, DefaultSession, Door, Scope, own_owner},
@@ -19,7 +20,10 @@ use crate::{
     journal::EventKind,
     keeper::confine::{self, Confinement},
     packages,
-    probe::link::{self, Walls},
+    probe::{
+        link::{self, Walls},
+        template::Wanted,
+    },
     python::Interpreter,
     sandbox::{self, Profile, Terms, Wish, rules::Asker},
 };
@@ -58,6 +62,7 @@ pub struct Sessions {
     /// Sessions that have no process and can be started by using them.
     pub(super) stopped: Mutex<Vec<saved::Definition>>,
     pub(super) reviving: tokio::sync::Mutex<()>,
+    nest: Arc<Nest>,
 }
 
 impl Sessions {
@@ -73,6 +78,7 @@ impl Sessions {
             registry: Mutex::default(),
             defaults: Mutex::default(),
             reviving: tokio::sync::Mutex::default(),
+            nest: Arc::default(),
         });
         tokio::spawn(close_idle(Arc::downgrade(&sessions)));
         tokio::spawn(watching::watch(Arc::downgrade(&sessions)));
@@ -200,7 +206,7 @@ impl Sessions {
         let terms = self.settle(caller, options.sandbox, again.is_some()).await?;
         let profile = terms.profile;
         let walls = self.walls_for(profile).await?;
-        let handle: Arc<str> = again.map_or_else(new_handle, |definition| definition.handle.clone()).into();
+        let mut handle: Arc<str> = again.map_or_else(new_handle, |definition| definition.handle.clone()).into();
         let (cwd, own) = self.place_for(caller, options.cwd.as_ref(), profile, &handle).await?;
         if !cwd.is_dir() {
             return Err(Error::NotADirectory(cwd));
@@ -231,16 +237,41 @@ impl Sessions {
             .resolve(options.python.as_deref(), self.parts.python.as_deref(), &cwd, search)
             .await?;
         let base = self.base_of(&interpreter, &cwd, &lookup).await;
+        let wanted = Wanted {
+            interpreter: &interpreter,
+            base: base.as_ref(),
+            env: &env,
+            preload: &options.preload,
+            python_path: &python_path(&env),
+            owner: &caller.owner,
+            confined: walls == Walls::All,
+        };
+        let may_be_ahead = !is_bound && again.is_none() && walls == Walls::All;
+        let kind = if may_be_ahead { Kind::new(&wanted, &terms) } else { None };
+        let ahead = kind.as_ref().and_then(|kind| self.nest.take(kind, &self.parts));
+        if let Some(ahead) = &ahead {
+            handle = ahead.handle.clone();
+        }
         let name: Arc<str> = match options.name {
             Some(name) => name.into(),
             None if caller.default_session == DefaultSession::Fresh => handle.clone(),
             None => self.free_name(caller).into(),
         };
-        let reservation = self.reserve(caller, &name)?;
+        let reservation = match self.reserve(caller, &name) {
+            Ok(reservation) => reservation,
+            Err(error) => {
+                self.nest.give_back(kind.as_ref(), ahead);
+                return Err(error);
+            }
+        };
         let ttl = if name == handle { FRESH_TTL.min(self.parts.session_ttl) } else { self.parts.session_ttl };
-        let (workspace, directory) = match own {
-            Some(own) => own,
-            None => self.workspace_for(profile, walls, is_bound, &cwd, &handle).await?,
+        let (workspace, directory, ahead) = match (ahead, own) {
+            (Some(ahead), _) => (ahead.workspace, Some(ahead.directory), Some(ahead.link)),
+            (None, Some((workspace, directory))) => (workspace, directory, None),
+            (None, None) => {
+                let (workspace, directory) = self.workspace_for(profile, walls, is_bound, &cwd, &handle).await?;
+                (workspace, directory, None)
+            }
         };
         let opened_at = Timestamp::now();
         let definition = saved::Definition {
@@ -283,7 +314,7 @@ impl Sessions {
             opened_at,
             ttl,
         });
-        let seed = task::Seed::New { cell: info.definition.cell, save, directory };
+        let seed = task::Seed::New { cell: info.definition.cell, save, directory, ahead };
         let session = task::start(info.clone(), self.parts.clone(), seed).await?;
         if info.definition.keep {
             let (store, definition) = (self.parts.store.clone(), info.definition.clone());
@@ -292,6 +323,9 @@ impl Sessions {
         }
         self.add(&session, None);
         drop(reservation);
+        if let Some(kind) = kind {
+            self.nest.fill(kind, &self.parts);
+        }
         Ok(session)
     }
 
@@ -504,6 +538,7 @@ impl Sessions {
             session.info.environment.release(&session.info.handle, keep).await;
         };
         futures::future::join_all(sessions.iter().map(end)).await;
+        self.nest.close().await;
     }
 
     fn reserve(&self, caller: &Caller, name: &Arc<str>) -> Result<Reservation<'_>, Error> {
@@ -623,6 +658,12 @@ fn environment(caller: &Caller, terms: &Terms, more: &BTreeMap<String, String>) 
     }
     env.extend(more.clone());
     env
+}
+
+/// The directories that a session's environment has Python look in.
+pub(super) fn python_path(env: &BTreeMap<String, String>) -> Vec<String> {
+    let path = env.get("PYTHONPATH").map(|path| path.split(':').filter(|entry| !entry.is_empty()).map(str::to_owned));
+    path.into_iter().flatten().collect()
 }
 
 fn check_environment(env: &BTreeMap<String, String>) -> Result<(), Error> {

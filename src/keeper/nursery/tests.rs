@@ -241,6 +241,7 @@ impl TestNursery {
             tmp_mb: 1,
             network: false,
             uid: Some(OUTER),
+            program: None,
         });
         let (reply, fds) = self.ask(&serde_json::to_vec(&request).unwrap(), &[]);
         assert!(matches!(reply, Reply::Keeper { keeper: 5, .. }), "{reply:?}");

@@ -17,7 +17,6 @@ use crate::{
     },
     regular,
     sandbox::{
-        cgroup::Groups,
         share::Standing,
         truth::{self, Grouped},
     },
@@ -27,6 +26,7 @@ use crate::{
         notes::{cell_stacks, death_message, stop_notes},
         read_answer,
         saved::Restored,
+        sessions::python_path,
         watching::enclose,
     },
 };
@@ -42,11 +42,7 @@ const STARTUP_CODE_TIMEOUT: Duration = Duration::from_mins(5);
 impl Task {
     pub(super) async fn open_worker(&mut self) -> Result<(), Error> {
         let info = self.info.clone();
-        let python_path: Vec<String> = info
-            .env
-            .get("PYTHONPATH")
-            .map(|path| path.split(':').filter(|entry| !entry.is_empty()).map(str::to_owned).collect())
-            .unwrap_or_default();
+        let python_path = python_path(&info.env);
         if info.terms.profile.is_confined() {
             info.environment.show_to_confined();
         }
@@ -77,7 +73,11 @@ impl Task {
         // Whatever hung at a fork was loaded into the worker that is gone.
         self.checkpoints_given_up = false;
         self.enclosing = None;
-        let link = Link::open(&self.parts.probes, &wanted, (&info.terms, info.walls), place, start).await?;
+        let link = match self.ahead.take() {
+            Some(link) if link.begin(start.clone()).await.is_ok() => link,
+            // There is none, or it ended just now, before anything of the session's had run in it.
+            _ => Link::open(&self.parts.probes, &wanted, (&info.terms, info.walls), place, start).await?,
+        };
         let trial = link.trial().cloned().unwrap_or_default();
         self.link = Some(link);
         if info.terms.profile.is_confined() {
@@ -108,8 +108,10 @@ impl Task {
         live.state = State::Idle;
         live.keeper = link.keeper_pid();
         live.standing = Standing::default();
+        live.group = link.group();
+        let is_enclosed = live.group.is_some();
         drop(live);
-        if info.terms.profile.is_confined() {
+        if info.terms.profile.is_confined() && !is_enclosed {
             self.enclose();
         }
         self.lineage = vec![0];
@@ -129,6 +131,8 @@ impl Task {
         self.not_enforced = missing;
         match &self.not_enforced {
             Some(missing) if !self.parts.best_effort => {
+                self.info
+                    .record_denied(&self.parts, &format!("no session, because of what is not enforced: {missing}"));
                 Err(Error::NotEnforced { profile: self.info.terms.profile.name(), missing: missing.clone() })
             }
             _ => Ok(()),
@@ -142,9 +146,9 @@ impl Task {
         let (worker, keeper, family) = (link.pid(), link.keeper_pid(), link.family());
         let (parts, info, live) = (self.parts.clone(), self.info.clone(), self.live.clone());
         self.enclosing = Some(tokio::spawn(async move {
-            let find = || async { Arc::new(tokio::task::spawn_blocking(Groups::find).await.unwrap_or_default()) };
-            let groups = parts.groups.get_or_init(find).await.clone();
-            let Some(group) = enclose(groups, info, worker, keeper).await else { return };
+            let groups = parts.groups().await;
+            let (handle, limits) = (info.handle.clone(), info.terms.limits);
+            let Some(group) = enclose(groups, handle, limits, worker, keeper).await else { return };
             // If the session is gone meanwhile, so is its group when this goes.
             if let Some(family) = family.upgrade() {
                 family.hold_group(group.clone());
@@ -163,7 +167,16 @@ impl Task {
     /// What every answer says of a sandbox: what is not enforced, and whom it did not let through.
     pub(super) fn sandbox_notes(&self) -> Vec<String> {
         let missing = self.not_enforced.iter().map(|missing| format!("this session's sandbox is not whole: {missing}"));
-        missing.chain(self.link.iter().flat_map(Link::take_refused)).collect()
+        missing.chain(self.take_refused()).collect()
+    }
+
+    /// Connections that were refused since this was last asked, which are written down.
+    fn take_refused(&self) -> Vec<String> {
+        let refused: Vec<_> = self.link.iter().flat_map(Link::take_refused).collect();
+        for reason in &refused {
+            self.info.record_denied(&self.parts, reason);
+        }
+        refused
     }
 
     /// In a session that was just opened: brings variables back from a save.
@@ -199,6 +212,7 @@ impl Task {
     }
 
     pub(super) async fn close_link(&mut self) {
+        self.take_refused();
         if let Some(link) = self.link.take() {
             link.close().await;
             self.live.lock().expect("no panic while locked").group = None;
@@ -256,7 +270,8 @@ impl Task {
             None => None,
         };
         self.drain_output();
-        let why = why.or_else(|| self.live.lock().expect("no panic while locked").take_ended_for(&self.info));
+        let why =
+            why.or_else(|| self.live.lock().expect("no panic while locked").take_ended_for(&self.info, &self.parts));
         let Some(running) = self.running.take() else {
             let what = death_message(status, why.as_deref(), "");
             self.idle_deaths += 1;

@@ -47,6 +47,8 @@ pub(super) enum Seed {
         cell: u64,
         save: Option<PathBuf>,
         directory: Option<Arc<OwnDirectory>>,
+        /// Its worker, when that was made ahead.
+        ahead: Option<Link>,
     },
     Branch(Box<Branched>),
 }
@@ -58,7 +60,7 @@ pub(super) async fn start(info: Arc<Info>, parts: Arc<Parts>, seed: Seed) -> Res
     let live = Arc::new(Mutex::new(Live::new()));
     let mut task = Task {
         info: info.clone(),
-        parts,
+        parts: parts.clone(),
         live: live.clone(),
         link: None,
         cell: 0,
@@ -81,14 +83,16 @@ pub(super) async fn start(info: Arc<Info>, parts: Arc<Parts>, seed: Seed) -> Res
         checkpoints_given_up: false,
         ending: ending.clone(),
         directory: None,
+        ahead: None,
         not_enforced: None,
         enclosing: None,
     };
     let mut restored = None;
     match seed {
         Seed::Branch(branch) => task.take_over(*branch),
-        Seed::New { cell, save, directory } => {
+        Seed::New { cell, save, directory, ahead } => {
             task.directory = directory;
+            task.ahead = ahead;
             task.cell = cell;
             live.lock().expect("no panic while locked").cell = cell;
             task.open_worker().await?;
@@ -98,7 +102,7 @@ pub(super) async fn start(info: Arc<Info>, parts: Arc<Parts>, seed: Seed) -> Res
         }
     }
     tokio::spawn(task.run(receiver));
-    Ok(Session { info, live, commands, ending, restored })
+    Ok(Session { info, live, commands, ending, parts, restored })
 }
 
 struct Task {
@@ -137,6 +141,8 @@ struct Task {
     ending: Arc<Ending>,
     /// The session's own directory, shared with those branched off: it is removed with the last of them, after the worker.
     directory: Option<Arc<OwnDirectory>>,
+    /// A worker that waits to be its first.
+    ahead: Option<Link>,
     /// What its sandbox promises and does not hold.
     not_enforced: Option<String>,
     /// Its processes are being put into groups.
