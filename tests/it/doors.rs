@@ -13,7 +13,7 @@ use std::{
 use pylair::{caller::Scope, mcp::tools::TABLE, rights};
 use serde_json::{Value, json};
 
-use crate::support::{Home, PATIENCE, Request, Response, Server, WAIT_FOREVER, skip};
+use crate::support::{AppProcess, Home, PATIENCE, Request, Response, Server, WAIT_FOREVER, skip};
 
 /// Somebody with a token, introduced as a legacy client.
 struct Visitor<'a> {
@@ -608,4 +608,47 @@ fn secrets_are_not_kept_in_history_or_logs_and_the_session_has_them_all_the_same
     let journal = fs::read(home.places().journal()).expect("there is a journal");
     let journal = String::from_utf8_lossy(&journal);
     assert!(!journal.contains("result-pw") && !journal.contains("db_password = 'startup-pw'"));
+}
+
+#[test]
+fn apps_and_processes_do_not_exist_for_whoever_may_not_reach_them() {
+    let home = Home::new();
+    let server = Server::start(home.command(&["serve", "--port", "0", "--tools", "all"]), &home.places());
+    let mut app = AppProcess::start(&home, "", "app_id='shop'");
+    let own = Visitor::with(&server, server.token.clone());
+    let runner = Visitor::new(&home, &server, "runner", "run", "me");
+    let reader = Visitor::new(&home, &server, "reader", "read", "me");
+    assert_eq!(own.call("list_targets", &json!({}))["apps"][0]["id"], "shop");
+    assert_eq!(own.get("/api/apps").send().json()["apps"][0]["id"], "shop");
+    assert_eq!(own.call("execute", &json!({"code": "6 * 7", "target": "shop", "output": "json"}))["result"], "42");
+    let started = own.call("execute", &json!({"code": WAIT_FOREVER, "target": "shop", "wait_s": 0, "output": "json"}));
+    let job = started["job"].as_str().unwrap_or_else(|| panic!("no job in {started}"));
+    for visitor in [&runner, &reader] {
+        assert_eq!(visitor.call("list_targets", &json!({}))["apps"], json!([]));
+        assert_eq!(visitor.get("/api/apps").send().status, 403);
+        for target in ["app:shop", &format!("pid:{}", app.pid), &format!("app:shop@{}", app.pid)] {
+            for tool in ["inspect", "get_status", "dump_stacks", "complete_code", "read_source"] {
+                let refused = visitor.call(tool, &json!({"target": target}));
+                assert_eq!(refused["kind"], "not_allowed", "{tool} of {target}: {refused}");
+            }
+        }
+        // By its mere name it is as unknown as any other, and nothing says that it is there.
+        let unknown = visitor.call("get_status", &json!({"target": "shop"}));
+        assert_eq!(unknown["kind"], "unknown_session", "{unknown}");
+        assert!(!unknown["hint"].to_string().contains("shop"), "{unknown}");
+    }
+    let find = |target: &str| runner.post("/api/sessions/find", &json!({"target": target})).send();
+    for target in ["app:shop", "shop", &format!("pid:{}", app.pid)] {
+        let found = find(target);
+        assert!(found.status >= 400 && !found.body.contains("pid\":"), "{target}: {found:?}");
+    }
+    let refused = runner.post("/api/interrupt", &json!({"job": job})).send();
+    assert_eq!((refused.status, &refused.json()["kind"]), (403, &json!("not_allowed")), "{refused:?}");
+    assert_eq!(runner.call("attach", &json!({"pid": app.pid}))["kind"], "not_allowed");
+    own.call("interrupt", &json!({"job": job}));
+    app.signal(rustix::process::Signal::TERM);
+    app.wait();
+    // Nor how it ended.
+    let gone = runner.call("get_status", &json!({"target": "shop"}));
+    assert_eq!(gone["kind"], "unknown_session", "{gone}");
 }
