@@ -13,7 +13,7 @@ use std::{
 use axum::{
     body::{Body, Bytes, HttpBody},
     extract::{Request, State},
-    http::{self, HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header},
+    http::{HeaderMap, HeaderValue, Method, StatusCode, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -22,6 +22,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
     api::Failure,
+    pages::{check_names, is_formlike, names},
     router::{Entrance, Remote},
     visitors::{Token, Visit, Visitors},
 };
@@ -67,8 +68,8 @@ pub struct Address<'a> {
 
 /// A request that is not let in.
 #[derive(Debug)]
-struct Refusal {
-    status: StatusCode,
+pub(super) struct Refusal {
+    pub(super) status: StatusCode,
     kind: &'static str,
     message: String,
     hint: String,
@@ -76,7 +77,7 @@ struct Refusal {
 }
 
 impl Refusal {
-    fn new(status: StatusCode, kind: &'static str, message: &str, hint: &str) -> Self {
+    pub(super) fn new(status: StatusCode, kind: &'static str, message: &str, hint: &str) -> Self {
         Self { status, kind, message: message.to_owned(), hint: hint.to_owned(), retry: None }
     }
 
@@ -269,72 +270,6 @@ pub async fn check(State(door): State<Arc<Door>>, mut request: Request, next: Ne
     response.map(|body| while_welcome(body, &token, room))
 }
 
-const NO_PAGE: &str = "no page but this server's own may ask";
-
-/// Why Host or Origin are not served here, if they are not.
-fn check_names(request: &Request, hosts: &[String], origins: &[String]) -> Result<(), Refusal> {
-    let headers = request.headers();
-    // Two of them: whoever is in between may have looked at the other one.
-    let twice = |name| headers.get_all(name).iter().count() > 1;
-    if [header::HOST, header::ORIGIN, header::AUTHORIZATION].into_iter().any(twice) {
-        let message = "Host, Origin and Authorization may be sent once";
-        return Err(Refusal::new(StatusCode::BAD_REQUEST, "bad_argument", message, "leave out the second"));
-    }
-    let text = |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or("?"));
-    let forbidden = |message, hint| Err(Refusal::new(StatusCode::FORBIDDEN, rights::Denied::KIND, message, hint));
-    let is_ours = |host: &str| hosts.iter().any(|ours| ours.eq_ignore_ascii_case(host));
-    // A target may name a host too, as it is sent to a proxy.
-    let named = request.uri().authority().map(http::uri::Authority::as_str);
-    if !text(header::HOST).is_some_and(is_ours) || !named.is_none_or(is_ours) {
-        return forbidden(
-            "this Host is not served here",
-            "use the address that `pylair serve` prints, or start it with --allowed-host",
-        );
-    }
-    if let Some(origin) = text(header::ORIGIN)
-        && !origins.iter().any(|ours| ours == origin)
-    {
-        return forbidden("this Origin is not served here", NO_PAGE);
-    }
-    // What browsers add and no page can change, also where they leave out the Origin.
-    if text("sec-fetch-site".parse().expect("a name")).is_some_and(|site| !matches!(site, "same-origin" | "none")) {
-        return forbidden("requests from other sites are not served here", NO_PAGE);
-    }
-    Ok(())
-}
-
-/// A body as a page of another site may send it without asking us first.
-fn is_formlike(headers: &HeaderMap) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE).map(|kind| kind.to_str().unwrap_or("text/plain"));
-    let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
-    ["application/x-www-form-urlencoded", "multipart/form-data", "text/plain"]
-        .iter()
-        .any(|simple| kind.eq_ignore_ascii_case(simple))
-}
-
-/// Which Host and Origin values are ours: loopback names with our port, the address we listen on, and what was allowed.
-fn names(address: Address, allowed: &[String]) -> (Arc<[String]>, Arc<[String]>) {
-    let mut names = vec!["127.0.0.1".to_owned(), "localhost".to_owned(), "[::1]".to_owned()];
-    let is_any = address.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified());
-    if !is_any && !names.iter().any(|name| name == address.host) {
-        names.push(address.host.to_owned());
-    }
-    let own = if address.is_tls { "https" } else { "http" };
-    let mut hosts: Vec<_> = names.iter().map(|name| format!("{name}:{}", address.port)).collect();
-    let mut origins: Vec<_> = hosts.iter().map(|host| format!("{own}://{host}")).collect();
-    for name in allowed {
-        // Without a port it is the usual one, which clients leave out, or ours.
-        let has_port = name.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-        let mut spellings = vec![name.clone()];
-        if !has_port {
-            spellings.extend([format!("{name}:443"), format!("{name}:{}", address.port)]);
-        }
-        origins.extend(spellings.iter().map(|name| format!("https://{name}")));
-        hosts.extend(spellings);
-    }
-    (hosts.into(), origins.into())
-}
-
 /// Who asks, for records: the other end, and behind a proxy whom that says it asks for.
 fn peer(remote: Option<String>, headers: &HeaderMap, behind_proxy: bool) -> String {
     let remote = remote.unwrap_or_else(|| "unknown".to_owned());
@@ -423,29 +358,6 @@ impl<S: Stream + Unpin> Stream for Holding<S> {
     }
 }
 
-/// What a browser may do with anything served here: neither show nor frame nor keep it, nor guess what it is.
-const GUARDS: [(HeaderName, HeaderValue); 5] = [
-    (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
-    (
-        header::CONTENT_SECURITY_POLICY,
-        HeaderValue::from_static("sandbox; default-src 'none'; frame-ancestors 'none'; form-action 'none'"),
-    ),
-    (header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
-    (HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin")),
-    (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
-];
-
-/// Every answer says so.
-pub async fn guard(request: Request, next: Next) -> Response {
-    let mut response = next.run(request).await;
-    let headers = response.headers_mut();
-    for (name, value) in GUARDS {
-        headers.insert(name, value);
-    }
-    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-    response
-}
-
 /// There is nothing at this address.
 pub async fn not_found() -> Response {
     let hint = "the addresses are /mcp, /api/… and /files/…";
@@ -482,40 +394,6 @@ pub async fn in_our_shape(request: Request, next: Next) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn status(pairs: &[(&'static str, &'static str)], allowed: &[&str]) -> u16 {
-        let allowed: Vec<_> = allowed.iter().map(|name| (*name).to_owned()).collect();
-        let (hosts, origins) = names(Address { host: "127.0.0.1", port: 7420, is_tls: false }, &allowed);
-        let request = pairs.iter().fold(Request::builder(), |request, (name, value)| request.header(*name, *value));
-        check_names(&request.body(Body::empty()).unwrap(), &hosts, &origins)
-            .map_or_else(|refusal| refusal.status.as_u16(), |()| 200)
-    }
-
-    #[test]
-    fn only_our_host_and_our_origin_come_in() {
-        let check = |pairs: &[(&'static str, &'static str)]| status(pairs, &[]);
-        assert_eq!(check(&[("host", "127.0.0.1:7420")]), 200);
-        assert_eq!(check(&[("host", "localhost:7420"), ("origin", "http://localhost:7420")]), 200);
-        assert_eq!(check(&[("host", "evil.example:7420")]), 403);
-        assert_eq!(check(&[("host", "127.0.0.1:9999")]), 403);
-        assert_eq!(check(&[]), 403);
-        assert_eq!(check(&[("host", "127.0.0.1:7420"), ("origin", "http://evil.example")]), 403);
-        assert_eq!(check(&[("host", "127.0.0.1:7420"), ("origin", "null")]), 403);
-        assert_eq!(check(&[("host", "127.0.0.1:7420"), ("host", "evil.example")]), 400);
-        let ours = ("origin", "http://localhost:7420");
-        assert_eq!(check(&[("host", "127.0.0.1:7420"), ours, ("origin", "http://evil.example")]), 400);
-    }
-
-    #[test]
-    fn a_name_that_was_allowed_is_served_under_https() {
-        let check = |pairs: &[(&'static str, &'static str)]| status(pairs, &["py.example", "other.example:8443"]);
-        assert_eq!(check(&[("host", "py.example")]), 200);
-        assert_eq!(check(&[("host", "py.example:443"), ("origin", "https://py.example")]), 200);
-        assert_eq!(check(&[("host", "py.example"), ("origin", "http://py.example")]), 403);
-        assert_eq!(check(&[("host", "other.example:8443")]), 200);
-        assert_eq!(check(&[("host", "other.example")]), 403);
-        assert_eq!(check(&[("host", "x.py.example")]), 403);
-    }
 
     #[test]
     fn whom_a_proxy_asks_for_is_only_written_down_behind_one() {

@@ -18,6 +18,7 @@ use super::{
     door::{self, Door},
     files,
     mcp_sessions::McpSessions,
+    pages,
     visitors::Visit,
 };
 use crate::{
@@ -114,5 +115,5 @@ pub fn tcp(daemon: &Arc<Daemon>, door: Door, selection: Selection) -> Router {
         .layer(axum::middleware::from_fn_with_state(door, door::check))
         // Says that something is here, and nothing else.
         .route("/health", axum::routing::get(|| async { "ok\n" }))
-        .layer(axum::middleware::from_fn(door::guard))
+        .layer(axum::middleware::from_fn(pages::guard))
 }

@@ -602,7 +602,7 @@ fn uploads_and_downloads_go_to_the_workspace() {
         ("content-type", "application/octet-stream"),
         ("content-disposition", "attachment; filename=\"b.html\"; filename*=UTF-8''b.html"),
         ("x-content-type-options", "nosniff"),
-        ("content-security-policy", "sandbox; default-src 'none'"),
+        ("content-security-policy", "sandbox; default-src 'none'; frame-ancestors 'none'; form-action 'none'"),
     ] {
         assert_eq!(page.header(name), Some(value), "{page:?}");
     }

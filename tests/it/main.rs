@@ -31,6 +31,7 @@ mod http;
 mod interpreters;
 mod interrupt;
 mod jobs;
+mod limits;
 mod look;
 mod output;
 mod packages;

@@ -32,7 +32,7 @@ fn alike(
     attempts: impl IntoIterator<Item = (&'static str, Raw)>,
 ) -> Vec<Attempt> {
     let make =
-        |(name, attempt)| Attempt { name, attempt, refusal: Status(statuses), control: control.clone(), controls: 1 };
+        |(name, request)| Attempt { name, request, refusal: Status(statuses), control: control.clone(), controls: 1 };
     attempts.into_iter().map(make).collect()
 }
 
@@ -288,7 +288,7 @@ fn smuggling(scene: &Scene) -> Vec<Attempt> {
     let control = first.clone().then(&hidden);
     let make = |name, attempt: Raw, refusal| Attempt {
         name,
-        attempt: attempt.then(&hidden),
+        request: attempt.then(&hidden),
         refusal,
         control: control.clone(),
         controls: 2,
@@ -337,7 +337,8 @@ fn smuggling(scene: &Scene) -> Vec<Attempt> {
 /// What is no request of the kind we speak.
 fn shapes(scene: &Scene) -> Vec<Attempt> {
     let good = scene.get("/api/sessions");
-    let control = |name, attempt, refusal| Attempt { name, attempt, refusal, control: good.clone(), controls: 1 };
+    let control =
+        |name, attempt, refusal| Attempt { name, request: attempt, refusal, control: good.clone(), controls: 1 };
     let run = scene.post("/api/execute", &json!({"code": "6 * 7", "target": "lab"})).by(&scene.alice);
     let over = |attempt: Raw| attempt.method("GET");
     let mut attempts = vec![

@@ -55,6 +55,7 @@ impl Raw {
     }
 
     /// Besides one of the same name.
+    #[expect(clippy::needless_pass_by_value, reason = "texts and numbers alike")]
     pub fn also(mut self, name: &str, value: impl ToString) -> Self {
         self.headers.push((name.to_owned(), value.to_string()));
         self
@@ -69,8 +70,8 @@ impl Raw {
         self.with("Authorization", format!("Bearer {token}"))
     }
 
-    pub fn to(mut self, target: impl ToString) -> Self {
-        self.target = target.to_string();
+    pub fn to(mut self, target: impl Into<String>) -> Self {
+        self.target = target.into();
         self
     }
 
@@ -262,7 +263,7 @@ pub enum Refusal {
 
 pub struct Attempt {
     pub name: &'static str,
-    pub attempt: Raw,
+    pub request: Raw,
     pub refusal: Refusal,
     /// The same, but for what is not allowed.
     pub control: Raw,
@@ -277,7 +278,7 @@ impl Attempt {
         if worked != self.controls || control.statuses.len() != self.controls {
             return Err(format!("{}: the control does not work: {control:?}", self.name));
         }
-        let answer = scene.send(&self.attempt);
+        let answer = scene.send(&self.request);
         let is_refused = match self.refusal {
             Refusal::Status(statuses) => {
                 answer.statuses.len() == 1 && answer.status().is_some_and(|status| statuses.contains(&status))

@@ -34,7 +34,7 @@ fn others(scene: &Scene) -> Vec<Attempt> {
     .into_iter()
     .map(|(name, request)| Attempt {
         name,
-        attempt: request.clone().by(&scene.bob),
+        request: request.clone().by(&scene.bob),
         refusal: Status(&[404]),
         control: request.by(&scene.alice),
         controls: 1,
@@ -51,7 +51,7 @@ fn mcp_sessions(scene: &Scene) -> Vec<Attempt> {
     let list = message("tools/list", &json!({}));
     let alike = |name, attempt: Raw| Attempt {
         name,
-        attempt: attempt.by(&scene.bob),
+        request: attempt.by(&scene.bob),
         refusal: Status(&[400, 404]),
         control: list.clone().by(&scene.alice),
         controls: 1,
@@ -79,28 +79,28 @@ fn scopes(scene: &Scene) -> Vec<Attempt> {
     let mut attempts = vec![
         Attempt {
             name: "code with the scope read",
-            attempt: run.clone().by(&scene.reader),
+            request: run.clone().by(&scene.reader),
             refusal: Status(&[403]),
             control: run.clone().by(&scene.alice),
             controls: 1,
         },
         Attempt {
             name: "a session with the scope read",
-            attempt: open(&json!({})).by(&scene.reader),
+            request: open(&json!({})).by(&scene.reader),
             refusal: Status(&[403]),
             control: read.clone().by(&scene.reader),
             controls: 1,
         },
         Attempt {
             name: "sessions with the scope tests",
-            attempt: read.clone().by(&scene.tester),
+            request: read.clone().by(&scene.tester),
             refusal: Status(&[403]),
             control: read.clone().by(&scene.reader),
             controls: 1,
         },
         Attempt {
             name: "apps with the scope run",
-            attempt: scene.get("/api/apps").by(&scene.alice),
+            request: scene.get("/api/apps").by(&scene.alice),
             refusal: Status(&[403]),
             control: scene.get("/api/apps"),
             controls: 1,
@@ -108,7 +108,7 @@ fn scopes(scene: &Scene) -> Vec<Attempt> {
     ];
     let refused = |name, attempt: Raw| Attempt {
         name,
-        attempt: attempt.by(&scene.alice),
+        request: attempt.by(&scene.alice),
         refusal: Status(&[403]),
         control: found.clone(),
         controls: 1,
