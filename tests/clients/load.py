@@ -198,6 +198,8 @@ def load(home: Home, options: argparse.Namespace) -> list[str]:
     honest = [Honest(client, number) for number in range(options.honest)]
     phase(honest, 1, failures)
     alone = phase(honest, options.seconds, failures)
+    # Checkpoints of the last cells are made in a moment.
+    time.sleep(3)
     before, opened, running = daemon.resident_mb(), daemon.descriptors(), len(descendants())
     print(told("alone", alone), flush=True)
 

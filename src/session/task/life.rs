@@ -6,10 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tokio::sync::OwnedMutexGuard;
+
 use super::{Cause, Error, State, Step, Task};
 use crate::{
     journal::EventKind,
     keeper::confine::Place,
+    machine,
     probe::{
         link::{self, Link, LinkEvent, Walls},
         template::Wanted,
@@ -35,6 +38,8 @@ use crate::{
 const START_TIMEOUT: Duration = Duration::from_mins(1);
 /// A worker that dies more often than this without being asked for anything is not started again until it is.
 const MAX_IDLE_DEATHS: u32 = 3;
+/// How long nothing is done for new sessions after something was, where many want to run.
+const CROWDED_PAUSE: Duration = Duration::from_millis(150);
 /// How long a cell waits for its session to be put into groups.
 const ENCLOSE_TIMEOUT: Duration = Duration::from_millis(250);
 const STARTUP_CODE_TIMEOUT: Duration = Duration::from_mins(5);
@@ -77,7 +82,10 @@ impl Task {
         // Whatever hung at a fork was loaded into the worker that is gone.
         self.checkpoints_given_up = false;
         self.enclosing = None;
-        let link = Link::open(&self.parts.probes, &wanted, (&info.terms, info.walls), place, start).await?;
+        let turn = self.take_turn().await;
+        let opened = Link::open(&self.parts.probes, &wanted, (&info.terms, info.walls), place, start).await;
+        end_turn(turn);
+        let link = opened?;
         let trial = link.trial().cloned().unwrap_or_default();
         self.link = Some(link);
         if info.terms.profile.is_confined() {
@@ -144,6 +152,14 @@ impl Task {
         self.enclosing = Some(tokio::spawn(async move {
             let find = || async { Arc::new(tokio::task::spawn_blocking(Groups::find).await.unwrap_or_default()) };
             let groups = parts.groups.get_or_init(find).await.clone();
+            // The kernel moves a process when no fork is under way, and lets nobody begin one meanwhile. Where those who fork hardly
+            // get a processor, that would stop the whole machine.
+            while machine::is_crowded() {
+                tokio::time::sleep(CROWDED_PAUSE).await;
+                if family.strong_count() == 0 {
+                    return;
+                }
+            }
             let Some(group) = enclose(groups, info, worker, keeper).await else { return };
             // If the session is gone meanwhile, so is its group when this goes.
             if let Some(family) = family.upgrade() {
@@ -151,6 +167,12 @@ impl Task {
                 live.lock().expect("no panic while locked").group = Some(group);
             }
         }));
+    }
+
+    /// Namespaces and mounts are made by the kernel for us, before all sessions that run: where many want to run, one is made at a time.
+    async fn take_turn(&self) -> Option<OwnedMutexGuard<()>> {
+        let waits = self.info.terms.profile.is_confined() && machine::is_crowded();
+        if waits { Some(self.parts.openings.clone().lock_owned().await) } else { None }
     }
 
     pub(super) async fn be_enclosed(&mut self) {
@@ -423,5 +445,15 @@ impl Task {
         if let Some(directory) = Arc::into_inner(directory) {
             directory.remove().await;
         }
+    }
+}
+
+/// The next one begins a while later.
+fn end_turn(turn: Option<OwnedMutexGuard<()>>) {
+    if let Some(turn) = turn {
+        tokio::spawn(async move {
+            tokio::time::sleep(CROWDED_PAUSE).await;
+            drop(turn);
+        });
     }
 }
