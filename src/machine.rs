@@ -43,6 +43,11 @@ pub fn crowding() -> u32 {
     crowding_of(&fs::read_to_string("/proc/loadavg").unwrap_or_default(), cpus)
 }
 
+/// Whether so many want to run that what can wait had better wait.
+pub fn is_crowded() -> bool {
+    crowding() as usize == MAX_CROWDING
+}
+
 const MAX_CROWDING: usize = 6;
 
 /// The fourth field of `/proc/loadavg`: those that want to run, a slash, all.

@@ -657,6 +657,8 @@ pub struct Parts {
     pub best_effort: bool,
     /// Where the kernel counts a session's processes as one; looked for when the first confined session is opened.
     groups: tokio::sync::OnceCell<Arc<Groups>>,
+    /// Whose turn it is to open a confined worker on a crowded machine.
+    pub openings: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Parts {
@@ -688,6 +690,7 @@ impl Parts {
             protected,
             best_effort: config.sandbox_best_effort,
             groups: tokio::sync::OnceCell::new(),
+            openings: Arc::default(),
         }
     }
 

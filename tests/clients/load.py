@@ -11,6 +11,7 @@ Stdlib only, and runs on the oldest Python we support.
 from __future__ import annotations
 
 import argparse
+import collections
 import os
 import random
 import signal
@@ -106,7 +107,6 @@ HOSTILE = {
 
 def be_hostile(client: LockedClient, kind: str, number: int, until: float, counts: dict[str, int]) -> None:
     name, code = f"{kind}-{number}", HOSTILE[kind]
-    client.ask("open_session", name=name, sandbox=PROFILE)
     while time.monotonic() < until:
         counts[kind] = counts.get(kind, 0) + 1
         if kind == "interrupts":
@@ -125,8 +125,11 @@ def be_hostile(client: LockedClient, kind: str, number: int, until: float, count
 def hostile_main(home: Home, chosen: list[str], sessions: int, seconds: float) -> int:
     """A process of its own, so that its reading of giant answers is not counted as somebody's latency."""
     client, counts = LockedClient(home), {}  # type: ignore[var-annotated]
-    until = time.monotonic() + seconds
     kinds = [chosen[number % len(chosen)] for number in range(sessions)]
+    for number, kind in enumerate(kinds):
+        client.ask("open_session", name=f"{kind}-{number}", sandbox=PROFILE)
+    print("ready", flush=True)
+    until = time.monotonic() + seconds
     run_all([lambda kind=kind, number=number: be_hostile(client, kind, number, until, counts) for number, kind in enumerate(kinds)])
     print("hostile cells:", ", ".join(f"{kind} {count}" for kind, count in counts.items()), flush=True)
     client.close()
@@ -198,15 +201,21 @@ def load(home: Home, options: argparse.Namespace) -> list[str]:
     honest = [Honest(client, number) for number in range(options.honest)]
     phase(honest, 1, failures)
     alone = phase(honest, options.seconds, failures)
+    # Checkpoints of the last cells are made in a moment.
+    time.sleep(3)
     before, opened, running = daemon.resident_mb(), daemon.descriptors(), len(descendants())
     print(told("alone", alone), flush=True)
 
     command = [sys.executable, __file__, "--hostile-in", str(home.path), "--kinds", options.kinds]
     command += ["--hostile", str(options.hostile), "--seconds", str(options.seconds + 2)]
-    hostile = subprocess.Popen(command, env={**home.env, "PYLAIR_BIN": BINARY})
+    hostile = subprocess.Popen(command, env={**home.env, "PYLAIR_BIN": BINARY}, stdout=subprocess.PIPE, text=True)
+    assert hostile.stdout is not None
+    if hostile.stdout.readline() != "ready\n":
+        failures.append("the hostile client did not get ready")
     time.sleep(2)
     beside = phase(honest, options.seconds, failures)
     print(told("beside hostile ones", beside), flush=True)
+    print(hostile.stdout.read().strip(), flush=True)
     if hostile.wait(180) != 0:
         failures.append("the hostile client failed")
     after = phase(honest, 2, failures)
@@ -222,7 +231,8 @@ def load(home: Home, options: argparse.Namespace) -> list[str]:
         failures.append("the daemon's memory has grown")
     print(f"there were {running} processes with the honest sessions, and are {processes}", flush=True)
     if processes > running + MAX_MORE_PROCESSES:
-        failures.append("processes of sessions that are gone still run")
+        commands = collections.Counter(command[:60] for command in descendants().values())
+        failures.append(f"processes of sessions that are gone still run: {commands}")
     for one in honest:
         client.call("close_session", target=one.name)
     left = daemon.settled(daemon.descriptors, idle + MAX_MORE_DESCRIPTORS)

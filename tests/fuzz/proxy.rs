@@ -140,7 +140,7 @@ impl Target for Connections {
         let status: String = answer[..length.min(24)]
             .iter()
             .map(|byte| char::from(byte & 0x7f))
-            .filter(|c| c.is_ascii_alphanumeric())
+            .filter(char::is_ascii_alphanumeric)
             .collect();
         Ok(format!("{reached} {refused} {status}"))
     }

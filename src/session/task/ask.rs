@@ -24,7 +24,7 @@ const PEEK_TIMEOUT: Duration = Duration::from_secs(2);
 const LEAST_WAIT: Duration = Duration::from_millis(100);
 const HELD_UP_GRACE: Duration = Duration::from_secs(1);
 /// Whoever is not let run for so long is given up all the same.
-const MAX_WAIT: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_mins(2);
 const MAX_PEEKS: usize = 32;
 
 /// What is asked of a worker.

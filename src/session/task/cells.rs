@@ -108,7 +108,7 @@ impl Task {
             timeout,
             on_timeout,
             ladder: None,
-            patience: Some(Instant::now() + PATIENCE),
+            patience: self.info.terms.profile.is_confined().then(|| Instant::now() + PATIENCE),
         });
         let mut live = self.live.lock().expect("no panic while locked");
         live.state = State::Busy;

@@ -6,10 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tokio::sync::OwnedMutexGuard;
+
 use super::{Cause, Error, State, Step, Task};
 use crate::{
     journal::EventKind,
     keeper::confine::Place,
+    machine,
     probe::{
         link::{self, Link, LinkEvent, Walls},
         template::Wanted,
@@ -35,6 +38,8 @@ use crate::{
 const START_TIMEOUT: Duration = Duration::from_mins(1);
 /// A worker that dies more often than this without being asked for anything is not started again until it is.
 const MAX_IDLE_DEATHS: u32 = 3;
+/// How long nothing is done for new sessions after something was, where many want to run.
+const CROWDED_PAUSE: Duration = Duration::from_millis(150);
 /// How long a cell waits for its session to be put into groups.
 const ENCLOSE_TIMEOUT: Duration = Duration::from_millis(250);
 const STARTUP_CODE_TIMEOUT: Duration = Duration::from_mins(5);
@@ -76,7 +81,12 @@ impl Task {
         let link = match self.ahead.take() {
             Some(link) if link.begin(start.clone()).await.is_ok() => link,
             // There is none, or it ended just now, before anything of the session's had run in it.
-            _ => Link::open(&self.parts.probes, &wanted, (&info.terms, info.walls), place, start).await?,
+            _ => {
+                let turn = self.take_turn().await;
+                let opened = Link::open(&self.parts.probes, &wanted, (&info.terms, info.walls), place, start).await;
+                end_turn(turn);
+                opened?
+            }
         };
         let trial = link.trial().cloned().unwrap_or_default();
         self.link = Some(link);
@@ -147,6 +157,14 @@ impl Task {
         let (parts, info, live) = (self.parts.clone(), self.info.clone(), self.live.clone());
         self.enclosing = Some(tokio::spawn(async move {
             let groups = parts.groups().await;
+            // The kernel moves a process when no fork is under way, and lets nobody begin one meanwhile. Where those who fork hardly
+            // get a processor, that would stop the whole machine.
+            while machine::is_crowded() {
+                tokio::time::sleep(CROWDED_PAUSE).await;
+                if family.strong_count() == 0 {
+                    return;
+                }
+            }
             let (handle, limits) = (info.handle.clone(), info.terms.limits);
             let Some(group) = enclose(groups, handle, limits, worker, keeper).await else { return };
             // If the session is gone meanwhile, so is its group when this goes.
@@ -155,6 +173,12 @@ impl Task {
                 live.lock().expect("no panic while locked").group = Some(group);
             }
         }));
+    }
+
+    /// Namespaces and mounts are made by the kernel for us, before all sessions that run: where many want to run, one is made at a time.
+    async fn take_turn(&self) -> Option<OwnedMutexGuard<()>> {
+        let waits = self.info.terms.profile.is_confined() && machine::is_crowded();
+        if waits { Some(self.parts.openings.clone().lock_owned().await) } else { None }
     }
 
     pub(super) async fn be_enclosed(&mut self) {
@@ -438,5 +462,15 @@ impl Task {
         if let Some(directory) = Arc::into_inner(directory) {
             directory.remove().await;
         }
+    }
+}
+
+/// The next one begins a while later.
+fn end_turn(turn: Option<OwnedMutexGuard<()>>) {
+    if let Some(turn) = turn {
+        tokio::spawn(async move {
+            tokio::time::sleep(CROWDED_PAUSE).await;
+            drop(turn);
+        });
     }
 }

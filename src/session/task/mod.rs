@@ -285,10 +285,9 @@ impl Task {
             self.checkpoint_due = None;
             self.ask_for_checkpoint().await;
         }
-        if let Some(running) = &mut self.running {
-            if running.patience.take_if(|until| *until <= now).is_some() {
-                self.step_back();
-            }
+        let patience = self.running.as_mut().and_then(|running| running.patience.take_if(|until| *until <= now));
+        if patience.is_some() {
+            self.step_back();
         }
         if let Some(running) = &self.running {
             if running.ladder.is_none() && running.deadline.is_some_and(|deadline| deadline <= now) {
