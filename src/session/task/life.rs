@@ -68,7 +68,7 @@ impl Task {
         // Whatever hung at a fork was loaded into the worker that is gone.
         self.checkpoints_given_up = false;
         let link = match self.ahead.take() {
-            Some(link) if link.begin(start.clone()).await.is_ok() => link,
+            Some(link) if link.begin(start.clone()).await.is_ok() => *link,
             // There is none, or it ended just now, before anything of the session's had run in it.
             _ => Link::open(&self.parts.probes, &wanted, (&info.terms, info.walls), place, start).await?,
         };
