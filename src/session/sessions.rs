@@ -212,10 +212,8 @@ impl Sessions {
             return Err(Error::NotADirectory(cwd));
         }
         // Whoever says where, and may, gets that directory; others, and those that are sealed, one of the session's own.
-        let is_bound = match again {
-            Some(definition) => definition.is_bound,
-            None => profile == Profile::Workspace && options.cwd.is_some() && caller.may(Scope::Admin),
-        };
+        let may_bind = profile == Profile::Workspace && options.cwd.is_some() && caller.may(Scope::Admin);
+        let is_bound = again.map_or(may_bind, |definition| definition.is_bound);
         let cwd = if is_bound { self.parts.protected.check(&cwd, true).map_err(sandbox::Error::from)? } else { cwd };
         if let Some(module) = options.preload.iter().find(|module| !is_module_name(module)) {
             return Err(Error::BadArgument(format!("`{module}` in `preload` is not the name of a module")));
