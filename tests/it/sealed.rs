@@ -138,7 +138,8 @@ fn a_daemon_that_is_killed_takes_confined_sessions_along() {
     let home = Home::new();
     let mut client = home.initialized_client();
     for profile in ["workspace", "sealed"] {
-        client.data("open_session", &json!({"name": profile, "sandbox": profile}));
+        let (name, value) = home.marker();
+        client.data("open_session", &json!({"name": profile, "sandbox": profile, "env": {name: value}}));
         let code = "import subprocess, sys\n\
                     code = 'import os, time\\nif os.fork(): os._exit(0)\\nos.setsid()\\nif os.fork(): os._exit(0)\\nprint(1, flush=True)\\ntime.sleep(1000)'\n\
                     p = subprocess.Popen([sys.executable, '-c', code, 'lives-on'], stdout=-1); p.stdout.readline(); p.wait()";
