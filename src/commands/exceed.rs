@@ -10,15 +10,15 @@ use crate::web::api::{ExecuteBody, Origin};
 const LIMITS: [(&str, u64); 5] =
     [("memory_mb", 192), ("processes", 24), ("open_files", 128), ("tmp_mb", 8), ("disk_mb", 16)];
 
-/// What is tried: its name, and Python that says `kernel`, `watched` or `no`, and what happened. A cell that is ended by the daemon has
+/// What is tried: its name, its limit in words, and Python that says `kernel`, `watched` or `no`, and what happened. A cell that is ended by the daemon has
 /// been watched.
-const TRIED: [(&str, &str); 5] = [
-    ("memory", MEMORY),
-    ("processes", PROCESSES),
-    ("open_files", OPEN_FILES),
-    ("tmp", TMP),
+const TRIED: [(&str, &str, &str); 5] = [
+    ("memory", "192 MB", MEMORY),
+    ("processes", "24", PROCESSES),
+    ("open_files", "128", OPEN_FILES),
+    ("tmp", "8 MB", TMP),
     // Last: the session is stopped for it.
-    ("disk", DISK),
+    ("disk", "16 MB", DISK),
 ];
 
 /// Three processes, each within what one may have, touch more than all may.
@@ -117,7 +117,7 @@ pub fn exceed(client: &mut Client, profile: &str, surroundings: &Surroundings) -
     }
     let _opened: Value = client.post("/api/sessions", &json!({"name": name, "sandbox": wish, "from": from()}))?;
     let mut found = Vec::new();
-    for (what, code) in TRIED {
+    for (what, limit, code) in TRIED {
         let body = ExecuteBody {
             code: code.to_owned(),
             target: Some(name.clone()),
@@ -125,13 +125,13 @@ pub fn exceed(client: &mut Client, profile: &str, surroundings: &Surroundings) -
             max_chars: None,
             from: from(),
         };
-        found.push(stopped_by(what, &client.execute(&body)?));
+        found.push(stopped_by(what, limit, &client.execute(&body)?));
     }
     let _closed: Value = client.post("/api/sessions/close", &json!({"target": name}))?;
     Ok(found)
 }
 
-fn stopped_by(what: &str, report: &Value) -> Promise {
+fn stopped_by(what: &str, limit: &str, report: &Value) -> Promise {
     let error = report["error"]["message"].as_str().unwrap_or_default();
     let said = match (report["result"].as_str(), report["outcome"].as_str()) {
         (Some(result), _) => result.trim_matches(|c| c == '\'' || c == '"').to_owned(),
@@ -139,7 +139,7 @@ fn stopped_by(what: &str, report: &Value) -> Promise {
         _ => format!("no: {error}"),
     };
     let (how, detail) = said.split_once(": ").unwrap_or(("no", &said));
-    Promise { what: what.to_owned(), how: how.to_owned(), detail: format!("tried: {detail}") }
+    Promise { what: what.to_owned(), how: how.to_owned(), detail: format!("tried with {limit}: {detail}") }
 }
 
 #[cfg(test)]
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn what_stopped_it_is_read_from_a_report() {
-        let how = |report: Value| stopped_by("memory", &report).how;
+        let how = |report: Value| stopped_by("memory", "1 MB", &report).how;
         assert_eq!(how(json!({"outcome": "ok", "result": "'kernel: it was ended'"})), "kernel");
         assert_eq!(how(json!({"outcome": "died", "error": {"message": "its files take 30 MB"}})), "watched");
         assert_eq!(how(json!({"outcome": "raised", "error": {"message": "what?"}})), "no");

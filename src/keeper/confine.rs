@@ -153,6 +153,7 @@ impl Confinement {
             "uid": id,
             "gid": id,
             "cwd": self.cwd,
+            "tmp_mb": self.tmp_mb,
             "seccomp": STANDARD.encode(seccomp_program(self.network)),
             "landlock": has_ruleset,
             "trial": self.trial,

@@ -57,7 +57,7 @@ pub(super) struct Ahead {
     pub handle: Arc<str>,
     pub workspace: Workspace,
     pub directory: Arc<OwnDirectory>,
-    pub link: Link,
+    pub link: Box<Link>,
     environment: Arc<Environment>,
     made: Instant,
 }
@@ -73,7 +73,13 @@ impl Ahead {
             workspaces.make(&for_directory, WORKSPACE.as_ref(), owner)
         });
         let made = made.await.map_err(std::io::Error::other).and_then(|made| made);
-        let (workspace, directory) = made.map_err(link::Error::Descriptors)?;
+        let (workspace, directory) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                environment.release(&handle, false).await;
+                return Err(link::Error::Descriptors(error));
+            }
+        };
         let place = Place {
             directory: &workspace.path,
             seen_as: &workspace.seen_as,
@@ -82,7 +88,7 @@ impl Ahead {
         };
         let opened = Link::ahead(&parts.probes, &kind.key, &kind.interpreter, &kind.terms, place).await;
         let link = match opened {
-            Ok(link) => link,
+            Ok(link) => Box::new(link),
             Err(error) => {
                 environment.release(&handle, false).await;
                 return Err(error);

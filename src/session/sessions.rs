@@ -212,31 +212,17 @@ impl Sessions {
             return Err(Error::NotADirectory(cwd));
         }
         // Whoever says where, and may, gets that directory; others, and those that are sealed, one of the session's own.
-        let is_bound = match again {
-            Some(definition) => definition.is_bound,
-            None => profile == Profile::Workspace && options.cwd.is_some() && caller.may(Scope::Admin),
-        };
+        let may_bind = profile == Profile::Workspace && options.cwd.is_some() && caller.may(Scope::Admin);
+        let is_bound = again.map_or(may_bind, |definition| definition.is_bound);
         let cwd = if is_bound { self.parts.protected.check(&cwd, true).map_err(sandbox::Error::from)? } else { cwd };
         if let Some(module) = options.preload.iter().find(|module| !is_module_name(module)) {
             return Err(Error::BadArgument(format!("`{module}` in `preload` is not the name of a module")));
         }
-        let save = match &options.restore {
-            Some(restore) => Some(self.save_named(&caller.owner, restore)?),
-            None => None,
-        };
-        // What the caller's environment holds is none of a confined session's business.
-        let added = caller.may(Scope::Admin).then_some(&options.env).into_iter().flatten();
-        let lookup = caller.env.iter().chain(added).map(|(name, value)| (name.clone(), value.clone())).collect();
+        let save = options.restore.as_ref().map(|restore| self.save_named(&caller.owner, restore)).transpose()?;
         let env = environment(caller, &terms, &options.env);
         check_environment(&env)?;
-        // Interpreters are looked for and asked outside of any sandbox: only whoever may do without one says where.
-        let search = if caller.may(Scope::Admin) { &env } else { &*caller.env };
-        let interpreter = self
-            .parts
-            .interpreters
-            .resolve(options.python.as_deref(), self.parts.python.as_deref(), &cwd, search)
-            .await?;
-        let base = self.base_of(&interpreter, &cwd, &lookup).await;
+        let (interpreter, base) =
+            self.interpreter_for(caller, (options.python.as_deref(), &options.env), &cwd, &env).await?;
         let wanted = Wanted {
             interpreter: &interpreter,
             base: base.as_ref(),
@@ -246,32 +232,21 @@ impl Sessions {
             owner: &caller.owner,
             confined: walls == Walls::All,
         };
-        let may_be_ahead = !is_bound && again.is_none() && walls == Walls::All;
-        let kind = if may_be_ahead { Kind::new(&wanted, &terms) } else { None };
-        let ahead = kind.as_ref().and_then(|kind| self.nest.take(kind, &self.parts));
+        let is_made_now = is_bound || again.is_some() || walls == Walls::Bare;
+        let kind = if is_made_now { None } else { Kind::new(&wanted, &terms) };
+        let mut ahead = kind.as_ref().and_then(|kind| self.nest.take(kind, &self.parts));
         if let Some(ahead) = &ahead {
             handle = ahead.handle.clone();
         }
-        let name: Arc<str> = match options.name {
-            Some(name) => name.into(),
-            None if caller.default_session == DefaultSession::Fresh => handle.clone(),
-            None => self.free_name(caller).into(),
-        };
-        let reservation = match self.reserve(caller, &name) {
-            Ok(reservation) => reservation,
-            Err(error) => {
-                self.nest.give_back(kind.as_ref(), ahead);
-                return Err(error);
-            }
-        };
+        let name = self.name_for(caller, options.name, &handle);
+        let reserved = self.reserve(caller, &name);
+        let reservation = reserved.inspect_err(|_| self.nest.give_back(kind.as_ref(), ahead.take()))?;
         let ttl = if name == handle { FRESH_TTL.min(self.parts.session_ttl) } else { self.parts.session_ttl };
-        let (workspace, directory, ahead) = match (ahead, own) {
-            (Some(ahead), _) => (ahead.workspace, Some(ahead.directory), Some(ahead.link)),
-            (None, Some((workspace, directory))) => (workspace, directory, None),
-            (None, None) => {
-                let (workspace, directory) = self.workspace_for(profile, walls, is_bound, &cwd, &handle).await?;
-                (workspace, directory, None)
-            }
+        let (ahead, own) =
+            ahead.map_or((None, own), |ahead| (Some(ahead.link), Some((ahead.workspace, Some(ahead.directory)))));
+        let (workspace, directory) = match own {
+            Some(own) => own,
+            None => self.workspace_for(profile, walls, is_bound, &cwd, &handle).await?,
         };
         let opened_at = Timestamp::now();
         let definition = saved::Definition {
@@ -316,17 +291,48 @@ impl Sessions {
         });
         let seed = task::Seed::New { cell: info.definition.cell, save, directory, ahead };
         let session = task::start(info.clone(), self.parts.clone(), seed).await?;
-        if info.definition.keep {
-            let (store, definition) = (self.parts.store.clone(), info.definition.clone());
-            let put = tokio::task::spawn_blocking(move || store.put(&definition)).await;
-            put.map_err(|_| Error::Gone)?.map_err(Error::Store)?;
-        }
+        self.keep(&info).await?;
         self.add(&session, None);
         drop(reservation);
         if let Some(kind) = kind {
             self.nest.fill(kind, &self.parts);
         }
         Ok(session)
+    }
+
+    fn name_for(&self, caller: &Caller, asked: Option<String>, handle: &Arc<str>) -> Arc<str> {
+        match asked {
+            Some(name) => name.into(),
+            None if caller.default_session == DefaultSession::Fresh => handle.clone(),
+            None => self.free_name(caller).into(),
+        }
+    }
+
+    async fn keep(&self, info: &Info) -> Result<(), Error> {
+        if !info.definition.keep {
+            return Ok(());
+        }
+        let (store, definition) = (self.parts.store.clone(), info.definition.clone());
+        let put = tokio::task::spawn_blocking(move || store.put(&definition)).await;
+        put.map_err(|_| Error::Gone)?.map_err(Error::Store)
+    }
+
+    /// The interpreter of a session, and the one that it is a venv of.
+    async fn interpreter_for(
+        &self,
+        caller: &Caller,
+        (python, added): (Option<&str>, &BTreeMap<String, String>),
+        cwd: &std::path::Path,
+        env: &BTreeMap<String, String>,
+    ) -> Result<(Interpreter, Option<Interpreter>), Error> {
+        // What the caller's environment holds is none of a confined session's business.
+        let added = caller.may(Scope::Admin).then_some(added).into_iter().flatten();
+        let lookup = caller.env.iter().chain(added).map(|(name, value)| (name.clone(), value.clone())).collect();
+        // Interpreters are looked for and asked outside of any sandbox: only whoever may do without one says where.
+        let search = if caller.may(Scope::Admin) { env } else { &*caller.env };
+        let interpreter = self.parts.interpreters.resolve(python, self.parts.python.as_deref(), cwd, search).await?;
+        let base = self.base_of(&interpreter, cwd, &lookup).await;
+        Ok((interpreter, base))
     }
 
     /// Makes a second session out of one: from what it is now, or from its checkpoint after a cell.

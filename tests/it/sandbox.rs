@@ -288,6 +288,9 @@ fn a_session_tells_what_of_its_sandbox_holds() {
                 "see_processes",
                 "privileges",
                 "system_calls",
+                "open_files",
+                "file_size",
+                "tmp",
             ] {
                 assert_eq!(of(what), Some(How::Kernel), "{what}: {enforced:#?}");
             }
@@ -504,7 +507,7 @@ fn the_doctor_passes_the_limits_and_tells_what_stopped_it() {
         ] {
             let promise = enforced.iter().find(|promise| promise["what"] == what).expect(what);
             assert!(expected.contains(&promise["how"].as_str().expect("a word")), "{promise:#}");
-            assert!(promise["detail"].as_str().is_some_and(|detail| detail.contains("tried: ")), "{promise:#}");
+            assert!(promise["detail"].as_str().is_some_and(|detail| detail.contains("tried with ")), "{promise:#}");
         }
     }
 }

@@ -4,7 +4,10 @@ use std::{fs, net::TcpListener, os::unix::fs::symlink, process::Command};
 
 use pylair::session::{OpenOptions, Outcome};
 
-use crate::support::{Core, TestSession, Watched, on_newest_python, skip, why_no_namespaces};
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::support::{Core, Home, TestSession, Watched, kill, on_newest_python, skip, why_no_namespaces};
 
 /// A sealed session, unless this machine refuses to make one.
 pub async fn open_sealed(core: &Core, test: &str) -> Option<TestSession> {
@@ -124,4 +127,33 @@ fn closing_a_sealed_session_leaves_nothing() {
             process.assert_ends();
         }
     });
+}
+
+/// Also those that left their session, their group and their parent.
+#[test]
+fn a_daemon_that_is_killed_takes_confined_sessions_along() {
+    if let Some(reason) = why_no_namespaces() {
+        return skip("a_daemon_that_is_killed_takes_confined_sessions_along", &reason);
+    }
+    let home = Home::new();
+    let mut client = home.initialized_client();
+    for profile in ["workspace", "sealed"] {
+        let (name, value) = home.marker();
+        client.data("open_session", &json!({"name": profile, "sandbox": profile, "env": {name: value}}));
+        let code = "import subprocess, sys\n\
+                    code = 'import os, time\\nif os.fork(): os._exit(0)\\nos.setsid()\\nif os.fork(): os._exit(0)\\nprint(1, flush=True)\\ntime.sleep(1000)'\n\
+                    p = subprocess.Popen([sys.executable, '-c', code, 'lives-on'], stdout=-1); p.stdout.readline(); p.wait()";
+        client.call("execute", &json!({"code": code, "target": profile}));
+    }
+    let left = |process: &Watched| {
+        let command = fs::read(format!("/proc/{}/cmdline", process.pid)).unwrap_or_default();
+        String::from_utf8_lossy(&command).contains("lives-on")
+    };
+    let mut alive = home.processes();
+    alive.retain(left);
+    assert_eq!(alive.len(), 2, "one of each: {alive:?}");
+    kill(home.daemon_pid(), Signal::KILL);
+    for process in alive {
+        process.assert_ends();
+    }
 }

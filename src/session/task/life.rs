@@ -79,7 +79,7 @@ impl Task {
         self.checkpoints_given_up = false;
         self.enclosing = None;
         let link = match self.ahead.take() {
-            Some(link) if link.begin(start.clone()).await.is_ok() => link,
+            Some(link) if link.begin(start.clone()).await.is_ok() => *link,
             // There is none, or it ended just now, before anything of the session's had run in it.
             _ => {
                 let turn = self.take_turn().await;

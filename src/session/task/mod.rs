@@ -48,7 +48,7 @@ pub(super) enum Seed {
         save: Option<PathBuf>,
         directory: Option<Arc<OwnDirectory>>,
         /// Its worker, when that was made ahead.
-        ahead: Option<Link>,
+        ahead: Option<Box<Link>>,
     },
     Branch(Box<Branched>),
 }
@@ -142,7 +142,7 @@ struct Task {
     /// The session's own directory, shared with those branched off: it is removed with the last of them, after the worker.
     directory: Option<Arc<OwnDirectory>>,
     /// A worker that waits to be its first.
-    ahead: Option<Link>,
+    ahead: Option<Box<Link>>,
     /// What its sandbox promises and does not hold.
     not_enforced: Option<String>,
     /// Its processes are being put into groups.
