@@ -8,7 +8,7 @@
 //! set and take back. Elsewhere that of processes counts, which only root may take back, so under anybody else only the slices are
 //! made longer, by which whoever asks for less comes first (Linux 6.12). Called by `session`; the daemon calls [`stand_out`].
 
-use std::{fs, sync::LazyLock, time::Duration};
+use std::{collections::HashMap, fs, sync::LazyLock, time::Duration};
 
 use rustix::process::{Pid, Uid, getpriority_process, setpriority_pgrp, setpriority_process, setpriority_user};
 
@@ -22,6 +22,8 @@ pub const STEP: i32 = 2;
 
 const LOWEST: i32 = 19;
 const HELD_BACK: i32 = 5;
+/// Processes of one session that want to run at once.
+pub const MANY: usize = 4;
 /// The longest slice the kernel gives.
 const LONG_SLICE: Duration = Duration::from_millis(100);
 /// So many threads of a worker are reached at most.
@@ -64,13 +66,19 @@ impl Standing {
         self.burns |= std::mem::take(&mut self.runs_long);
     }
 
-    /// Moves processes that made a session of their own, and are not reached with the worker.
+    /// Moves processes that made a session of their own, and are not reached with the worker. Where many of one want to run they have
+    /// no more than any other session already, and are not held back further: forks wait for each other in the kernel, also those of
+    /// sessions that came from the same template, so whoever is in the middle of one has to come out of it.
     pub fn move_others(&self, processes: &[Process]) {
-        if self.has_stepped_back() {
-            processes
-                .iter()
-                .filter(|process| process.wants_to_run)
-                .for_each(|process| set_autogroup(process.pid, Share::Rest));
+        if !self.has_stepped_back() {
+            return;
+        }
+        let mut sessions: HashMap<i32, (i32, usize)> = HashMap::new();
+        for process in processes.iter().filter(|process| process.wants_to_run) {
+            sessions.entry(process.session).or_insert((process.pid, 0)).1 += 1;
+        }
+        for (pid, wanting) in sessions.into_values() {
+            set_autogroup(pid, if wanting > MANY { Share::Usual } else { Share::Rest });
         }
     }
 }

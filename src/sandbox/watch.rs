@@ -14,7 +14,7 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
 
-use super::Limits;
+use super::{Limits, share::MANY};
 
 /// How often sessions are looked at.
 pub const TICK: Duration = Duration::from_secs(1);
@@ -28,7 +28,6 @@ const LEAST_FILE_BYTES: u64 = 512;
 const DISK_SHARE: u32 = 20;
 /// Of one processor, from one look to the next: who uses more lets others come first.
 const MUCH_PERCENT: u128 = 30;
-const MANY_WANTING: usize = 4;
 
 /// How long a session that was stopped for its files has to delete some.
 const DISK_GRACE: Duration = Duration::from_secs(10);
@@ -38,6 +37,7 @@ const DISK_GRACE: Duration = Duration::from_secs(10);
 pub struct Process {
     pub pid: i32,
     parent: i32,
+    pub session: i32,
     started: u64,
     /// Its own and that of the children it has waited for, in clock ticks.
     ticks: u64,
@@ -102,6 +102,7 @@ fn read_process(pid: i32) -> Option<Process> {
         pid,
         wants_to_run: *fields.first()? == "R",
         parent: fields.get(1)?.parse().ok()?,
+        session: fields.get(3)?.parse().ok()?,
         started: number(19)?,
         ticks: number(11)? + number(12)? + number(13)? + number(14)?,
         resident_bytes: number(21)? * rustix::param::page_size() as u64,
@@ -170,7 +171,7 @@ impl Watched {
         }
         let second = rustix::param::clock_ticks_per_second().max(1);
         let is_much = u128::from(ticks) * 1000 * 100 > elapsed.as_millis() * u128::from(second) * MUCH_PERCENT;
-        is_much || wanting > MANY_WANTING
+        is_much || wanting > MANY
     }
 
     /// Looks at a session's processes once. Blocks.
@@ -321,8 +322,15 @@ mod tests {
     #[test]
     fn who_stepped_back_stays_there_while_it_wants_to_run() {
         let second = rustix::param::clock_ticks_per_second();
-        let process =
-            |pid, ticks, wants_to_run| Process { pid, parent: 1, started: 1, ticks, resident_bytes: 0, wants_to_run };
+        let process = |pid, ticks, wants_to_run| Process {
+            pid,
+            parent: 1,
+            session: 7,
+            started: 1,
+            ticks,
+            resident_bytes: 0,
+            wants_to_run,
+        };
         let mut watched = Watched::default();
         assert!(!watched.burns(&[process(7, 2, true)], false), "an answer takes a moment");
         assert!(watched.burns(&[process(7, 2 + 10 * second, true)], false));
