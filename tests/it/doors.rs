@@ -214,7 +214,7 @@ fn run_gives_sandboxed_sessions_only() {
     assert_eq!(runner.post("/api/sessions", &json!({"from": {"cwd": "/"}})).send().status, 403);
     // A session of the same owner that has no sandbox: to be looked at, and nothing else.
     let owner = Visitor::with(&server, server.token.clone());
-    owner.call("open_session", &json!({"name": "bare"}));
+    owner.call("open_session", &json!({"name": "bare", "sandbox": "open"}));
     owner.call("execute", &json!({"code": "x = 41", "target": "bare"}));
     assert_eq!(runner.call("inspect", &json!({"target": "bare", "path": "x"}))["preview"], "41");
     for (tool, arguments) in [
