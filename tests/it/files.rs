@@ -219,9 +219,7 @@ fn a_session_that_does_not_open_leaves_no_directory() {
         let Some(session) = open_sealed(core, test).await else { return };
         let options = pylair::session::OpenOptions {
             // Of a kind of its own, for which no worker is made ahead.
-            sandbox: Some(
-                pylair::sandbox::Wish::from_json(serde_json::json!({"profile": "sealed", "disk_mb": 99})).unwrap(),
-            ),
+            sandbox: Some(pylair::sandbox::Wish::from_json(json!({"profile": "sealed", "disk_mb": 99})).unwrap()),
             startup: Some("1 / 0".to_owned()),
             ..Default::default()
         };
