@@ -24,11 +24,42 @@ PATIENCE = 20
 libc = ctypes.CDLL(None, use_errno=True)
 NUMBERS = {
     "x86_64": dict(
-        ptrace=101, syslog=103, personality=135, modify_ldt=154, acct=163, settimeofday=164, mount=165, swapon=167, reboot=169, iopl=172,
-        init_module=175, quotactl=179, clock_settime=227, kexec_load=246, add_key=248, keyctl=250, unshare=272, perf_event_open=298,
-        fanotify_init=300, name_to_handle_at=303, open_by_handle_at=304, setns=308, process_vm_readv=310, kcmp=312, bpf=321,
-        userfaultfd=323, io_uring_setup=425, open_tree=428, fsopen=430, clone3=435, pidfd_getfd=438, clone=56, memfd_create=319,
-        shmget=29, msgget=68, semget=64,
+        ptrace=101,
+        syslog=103,
+        personality=135,
+        modify_ldt=154,
+        acct=163,
+        settimeofday=164,
+        mount=165,
+        swapon=167,
+        reboot=169,
+        iopl=172,
+        init_module=175,
+        quotactl=179,
+        clock_settime=227,
+        kexec_load=246,
+        add_key=248,
+        keyctl=250,
+        unshare=272,
+        perf_event_open=298,
+        fanotify_init=300,
+        name_to_handle_at=303,
+        open_by_handle_at=304,
+        setns=308,
+        process_vm_readv=310,
+        kcmp=312,
+        bpf=321,
+        userfaultfd=323,
+        io_uring_setup=425,
+        open_tree=428,
+        fsopen=430,
+        clone3=435,
+        pidfd_getfd=438,
+        clone=56,
+        memfd_create=319,
+        shmget=29,
+        msgget=68,
+        semget=64,
     ),
 }.get(os.uname().machine, {})
 
@@ -195,7 +226,14 @@ def hard_link_it_into_the_workspace(at):
 def open_a_file_by_its_handle(at):
     handle = ctypes.create_string_buffer(b"\x80\0\0\0" + bytes(200))
     mount = ctypes.c_int()
-    call("name_to_handle_at", -100, os.fsencode(at["secret"]), handle, ctypes.byref(mount), 0)
+    call(
+        "name_to_handle_at",
+        -100,
+        os.fsencode(at["secret"]),
+        handle,
+        ctypes.byref(mount),
+        0,
+    )
 
 
 @attempt(unless="without a sandbox there is no file that is not the user's own")
@@ -239,12 +277,23 @@ def find_a_directory_outside_among_the_descriptors(at):
     """A worker's own are pipes, sockets, and what leads nowhere: none of them is a way into a file system."""
     for name in os.listdir("/proc/self/fd"):
         try:
-            if stat.S_ISDIR(os.fstat(int(name)).st_mode) and os.readlink("/proc/self/fd/" + name) != "/proc/%d/fd" % os.getpid():
+            if stat.S_ISDIR(os.fstat(int(name)).st_mode) and os.readlink("/proc/self/fd/" + name) != f"/proc/{os.getpid()}/fd":
                 os.stat(at["secret"].lstrip("/"), dir_fd=int(name))
                 return name
         except OSError:
             continue
     raise PermissionError("none")
+
+
+def _has_reversed(content, text):
+    """It is given backwards and compared in pieces, so that it is not found because it was asked for."""
+    begins = text[:-5:-1].encode()
+    at = content.find(begins)
+    while at >= 0:
+        if all(content[at + place : at + place + 1] == text[-1 - place].encode() for place in range(len(text))):
+            return True
+        at = content.find(begins, at + 1)
+    return False
 
 
 @attempt(unless="it would be found where it is meant to be")
@@ -254,7 +303,7 @@ def find_what_others_left_in_memory(at):
     with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb", 0) as memory:
         for line in maps:
             span, rights = line.split()[:2]
-            if "r" not in rights or line.endswith("[vvar]\n") or line.endswith("[vsyscall]\n"):
+            if "r" not in rights or line.endswith(("[vvar]\n", "[vsyscall]\n")):
                 continue
             start, end = (int(number, 16) for number in span.split("-"))
             try:
@@ -262,8 +311,7 @@ def find_what_others_left_in_memory(at):
                 content = memory.read(end - start)
             except (OSError, OverflowError, ValueError):
                 continue
-            # Given backwards, so that it is not found because it was asked for.
-            found += [canary for canary in at["canaries"] if canary[::-1].encode() in content]
+            found += [canary for canary in at["canaries"] if _has_reversed(content, canary)]
     if not found:
         raise PermissionError("none")
     return found
@@ -458,7 +506,10 @@ def make_a_netlink_socket(at):
 def make_sockets_of_odd_families(at):
     for family in (38, 40, 31, 29, 16, 44, 21, 30):
         try:
-            socket.socket(family, socket.SOCK_SEQPACKET if family in (38, 40) else socket.SOCK_STREAM).close()
+            socket.socket(
+                family,
+                socket.SOCK_SEQPACKET if family in (38, 40) else socket.SOCK_STREAM,
+            ).close()
             return family
         except OSError:
             continue
@@ -506,7 +557,7 @@ def list_the_sockets_of_the_machine(at):
 @attempt()
 def see_the_listeners_of_the_machine(at):
     with open("/proc/net/tcp") as sockets:
-        assert ":%04X" % at["tcp"] in sockets.read()
+        assert ":{:04X}".format(at["tcp"]) in sockets.read()
 
 
 @attempt(unless="it would ask somebody else's machine")
@@ -595,13 +646,24 @@ def ask_to_be_traced(at):
 
 @attempt()
 def read_memory_across_processes(at):
-    source, target = ctypes.create_string_buffer(b"x" * 8), ctypes.create_string_buffer(8)
+    source, target = (
+        ctypes.create_string_buffer(b"x" * 8),
+        ctypes.create_string_buffer(8),
+    )
 
     class Vector(ctypes.Structure):
         _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
 
     remote, local = (Vector(ctypes.addressof(buffer), 8) for buffer in (source, target))
-    call("process_vm_readv", os.getpid(), ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
+    call(
+        "process_vm_readv",
+        os.getpid(),
+        ctypes.byref(local),
+        1,
+        ctypes.byref(remote),
+        1,
+        0,
+    )
 
 
 @attempt()
@@ -699,8 +761,8 @@ def change_a_kernel_setting(at):
 @attempt(root=True)
 def make_a_cgroup(at):
     base = next(path for path in ("/sys/fs/cgroup/pids", "/sys/fs/cgroup/memory", "/sys/fs/cgroup") if os.path.exists(path))
-    os.mkdir(base + "/pylair-attempt-%d" % os.getpid())
-    os.rmdir(base + "/pylair-attempt-%d" % os.getpid())
+    os.mkdir(f"{base}/pylair-attempt-{os.getpid()}")
+    os.rmdir(f"{base}/pylair-attempt-{os.getpid()}")
 
 
 # The kernel
@@ -811,7 +873,20 @@ def open_a_terminal(at):
 
 @attempt(unless="which of them there are depends on the machine")
 def open_dangerous_devices(at):
-    for name in ("mem", "kmem", "port", "kvm", "fuse", "loop-control", "vda", "sda", "nvme0n1", "tty", "console", "net/tun"):
+    for name in (
+        "mem",
+        "kmem",
+        "port",
+        "kvm",
+        "fuse",
+        "loop-control",
+        "vda",
+        "sda",
+        "nvme0n1",
+        "tty",
+        "console",
+        "net/tun",
+    ):
         try:
             os.close(os.open("/dev/" + name, os.O_RDONLY))
             return name
@@ -860,7 +935,10 @@ def start_threads_without_end(at):
 
     done = threading.Event()
     try:
-        spend(at["processes"] + 50, lambda _: threading.Thread(target=done.wait, daemon=True).start())
+        spend(
+            at["processes"] + 50,
+            lambda _: threading.Thread(target=done.wait, daemon=True).start(),
+        )
     finally:
         done.set()
 
@@ -902,7 +980,10 @@ def fill_the_shared_memory(at):
 def make_files_without_end(at):
     os.mkdir("/tmp/many")
     try:
-        spend(at["tmp_mb"] * 600 + 2000, lambda number: os.close(os.open(f"/tmp/many/{number}", os.O_CREAT)))
+        spend(
+            at["tmp_mb"] * 600 + 2000,
+            lambda number: os.close(os.open(f"/tmp/many/{number}", os.O_CREAT)),
+        )
     finally:
         subprocess.run(["rm", "-rf", "/tmp/many"])
 
@@ -926,7 +1007,10 @@ def open_files_without_end(at):
 @attempt(unless=SPENDS)
 def lock_memory(at):
     buffer = mmap.mmap(-1, 8 << 20)
-    if libc.mlock(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(buffer))), ctypes.c_size_t(8 << 20)):
+    if libc.mlock(
+        ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(buffer))),
+        ctypes.c_size_t(8 << 20),
+    ):
         raise OSError(ctypes.get_errno(), "mlock")
 
 
@@ -1069,7 +1153,7 @@ def make(name, at):
 
 def make_all(at, sandboxed):
     """All attempts that are to be made here, by name."""
-    chosen = [name for name, (_, unless, root) in ATTEMPTS.items() if sandboxed or unless is None and (at["root"] or not root)]
+    chosen = [name for name, (_, unless, root) in ATTEMPTS.items() if sandboxed or (unless is None and (at["root"] or not root))]
     return json.dumps({name: make(name, at) for name in chosen})
 
 
