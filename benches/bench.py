@@ -140,6 +140,11 @@ class Bench:
         count = self.rounds(100)
         bare = self.calls("open_session", {}, count)
         self.row("open_session, bare", bare["p50"] / 1e3, "ms", "<= 5", bare["p50"] <= 5e3, f"p99 {bare['p99'] / 1e3:.1f}")
+        for profile in ("workspace", "sealed"):
+            confined = self.calls("open_session", {"sandbox": profile}, count)
+            more = (confined["p50"] - bare["p50"]) / 1e3
+            told = f"{confined['p50'] / 1e3:.1f} ms, {confined['p50'] / bare['p50']:.1f} times bare; p99 {confined['p99'] / 1e3:.1f}"
+            self.row(f"open_session, {profile}: more than bare", more, "ms", "<= 5", more <= 5, told)
         cold = self.wall([self.options.python, "-c", "pass"], self.rounds(50))
         self.row("  a cold start, python -c pass", cold, "ms")
         if not self.options.venv_python:

@@ -36,11 +36,29 @@ pub enum Command {
     /// Stop the daemon and all its sessions
     Stop,
     /// Show what is configured, from where, and what works here
-    Doctor(JsonArgs),
+    Doctor(DoctorArgs),
     /// Show the token of the HTTP door, making one if there is none, or make, list and revoke others
-    #[command(args_conflicts_with_subcommands = true)]
+    #[command(
+        args_conflicts_with_subcommands = true,
+        after_help = "\
+Examples:
+  pylair token                                          print your own, for clients of yours
+  pylair token rotate                                   when somebody may have seen it
+  pylair token add ci --scope run --expires 30d         sandboxed sessions for a job
+  pylair token add anna --scope run --scope tests       somebody with sessions of her own
+  pylair token add board --scope read --owner anna      something that looks at hers
+  pylair token revoke ci                                at once, also where it is in use"
+    )]
     Token(TokenArgs),
     /// Show who executed what where, and what was denied
+    #[command(after_help = "\
+Examples:
+  pylair audit --since 1h              the last hour
+  pylair audit --denied --follow       what is refused, as it happens
+  pylair audit --owner anna --json     what one owner did, for a program
+  pylair audit --verify                whether a line was changed or taken out
+
+The record is state/audit.jsonl; `pylair doctor` shows where that is.")]
     Audit(AuditArgs),
 }
 
@@ -261,6 +279,16 @@ fn app_id(text: &str) -> Result<String, String> {
         return Err("an app id has 1 to 64 printable characters and no @".to_owned());
     }
     Ok(text.to_owned())
+}
+
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Do not try to pass the limits of sandboxes, which takes seconds
+    #[arg(long)]
+    pub quick: bool,
 }
 
 #[derive(Debug, Args)]

@@ -274,6 +274,8 @@ pub struct Config {
     pub idle_exit: Option<Duration>,
     pub session_ttl: Duration,
     pub max_sessions: usize,
+    /// Of one owner, unless it is the user the daemon runs as.
+    pub max_sessions_per_owner: usize,
     /// Whether packages of missing modules are installed before a cell runs.
     pub auto_install: bool,
     pub install_timeout: Duration,
@@ -299,6 +301,7 @@ struct File {
     idle_exit_s: Option<u64>,
     session_ttl_s: Option<u64>,
     max_sessions: Option<usize>,
+    max_sessions_per_owner: Option<usize>,
     auto_install: Option<bool>,
     install_timeout_s: Option<u64>,
     behind_proxy: Option<bool>,
@@ -368,6 +371,13 @@ impl Config {
         let session_ttl_s = resolver.pick("session_ttl_s", None, |file| file.session_ttl_s, 8 * 3600, "seconds")?;
         let max_sessions =
             resolver.pick("max_sessions", None, |file| file.max_sessions, 200, "a number of sessions")?;
+        let max_sessions_per_owner = resolver.pick(
+            "max_sessions_per_owner",
+            None,
+            |file| file.max_sessions_per_owner,
+            (max_sessions / 4).max(1),
+            "a number of sessions",
+        )?;
         let auto_install = resolver.pick("auto_install", None, |file| file.auto_install, false, "`true` or `false`")?;
         let install_timeout_s =
             resolver.pick("install_timeout_s", None, |file| file.install_timeout_s, 600, "seconds")?;
@@ -395,6 +405,7 @@ impl Config {
             idle_exit: Some(Duration::from_secs(idle_exit_s)).filter(|limit| !limit.is_zero()),
             session_ttl: Duration::from_secs(session_ttl_s),
             max_sessions,
+            max_sessions_per_owner,
             auto_install,
             install_timeout: Duration::from_secs(install_timeout_s),
             http,

@@ -1,6 +1,6 @@
 //! What processes use and what the machine has left, read from the kernel. Called by `session`, `probe` and `daemon` for status and limits.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +43,11 @@ pub fn crowding() -> u32 {
     crowding_of(&fs::read_to_string("/proc/loadavg").unwrap_or_default(), cpus)
 }
 
+/// Whether so many want to run that what can wait had better wait.
+pub fn is_crowded() -> bool {
+    crowding() as usize == MAX_CROWDING
+}
+
 const MAX_CROWDING: usize = 6;
 
 /// The fourth field of `/proc/loadavg`: those that want to run, a slash, all.
@@ -50,6 +55,22 @@ fn crowding_of(loadavg: &str, cpus: usize) -> u32 {
     let runnable = loadavg.split(' ').nth(3).and_then(|field| field.split('/').next()?.parse::<usize>().ok());
     let each = runnable.unwrap_or(1).div_ceil(cpus.max(1)).clamp(1, MAX_CROWDING);
     u32::try_from(each).unwrap_or(1)
+}
+
+/// How long the first thread of a process wanted to run and was not let, in all its life.
+pub fn waited(pid: i32) -> Option<Duration> {
+    waited_of(&fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?)
+}
+
+/// Nanoseconds that it ran, and that it waited for a processor, and how often it got one.
+fn waited_of(schedstat: &str) -> Option<Duration> {
+    schedstat.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
+}
+
+/// Whether the kernel keeps a process from running, for a lock or a disk.
+pub fn is_held_up(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('D'))
 }
 
 /// Memory that can be had without swapping.
@@ -99,6 +120,13 @@ mod tests {
         assert_eq!(crowding_of("90.1 0.20 0.30 360/900 4711\n", 2), 6);
         assert_eq!(crowding_of("", 2), 1);
         assert!(crowding() >= 1);
+    }
+
+    #[test]
+    fn waiting_is_counted() {
+        assert_eq!(waited_of("1234567 2000000000 17\n"), Some(Duration::from_secs(2)));
+        assert_eq!(waited_of(""), None);
+        assert!(waited(std::process::id().cast_signed()).is_some() && !is_held_up(std::process::id().cast_signed()));
     }
 
     #[test]

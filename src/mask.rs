@@ -6,9 +6,12 @@
 
 mod name;
 
-use std::sync::{
-    RwLock,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    cell::Cell,
+    sync::{
+        RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use name::{Strength, could_be, strength};
@@ -77,7 +80,7 @@ pub fn masked(text: &str, reading: Reading) -> Option<String> {
             spans.extend(text.match_indices(secret.as_str()).map(|(at, found)| (at, at + found.len())));
         }
     }
-    Scanner { text: text.as_bytes(), spans: &mut spans }.scan(0, text.len(), reading, 0);
+    Scanner::new(text.as_bytes(), &mut spans).scan(0, text.len(), reading, 0);
     if spans.is_empty() {
         return None;
     }
@@ -110,6 +113,10 @@ pub fn value<'a>(name: &str, value: &'a str) -> &'a str {
 struct Scanner<'a> {
     text: &'a [u8],
     spans: &'a mut Vec<(usize, usize)>,
+    /// Up to where no literal ends, by its kind of quote: what was read in vain is not read again for every quote in it.
+    unclosed: [Cell<usize>; 4],
+    /// Up to where there is no digit in what could be a token.
+    digitless: Cell<usize>,
 }
 
 /// A string literal: where its content is and where it ends.
@@ -119,7 +126,11 @@ struct Literal {
     next: usize,
 }
 
-impl Scanner<'_> {
+impl<'a> Scanner<'a> {
+    fn new(text: &'a [u8], spans: &'a mut Vec<(usize, usize)>) -> Self {
+        Self { text, spans, unclosed: Default::default(), digitless: Cell::default() }
+    }
+
     fn scan(&mut self, from: usize, to: usize, reading: Reading, depth: usize) {
         let mut at = from;
         let mut reading_now = reading;
@@ -169,11 +180,15 @@ impl Scanner<'_> {
         }
         let is_triple = self.starts(at, to, &[quote; 3]);
         let start = at + if is_triple { 3 } else { 1 };
+        let unclosed = &self.unclosed[usize::from(quote == b'"') + 2 * usize::from(is_triple)];
+        if start <= unclosed.get() {
+            return None;
+        }
         let mut end = start;
         while end < to {
             match self.text[end] {
                 b'\\' => end += 1,
-                b'\n' if !is_triple => return None,
+                b'\n' if !is_triple => break,
                 byte if byte == quote && !is_triple => return Some(Literal { start, end, next: end + 1 }),
                 byte if byte == quote && self.starts(end, to, &[quote; 3]) => {
                     return Some(Literal { start, end, next: end + 3 });
@@ -182,6 +197,7 @@ impl Scanner<'_> {
             }
             end += 1;
         }
+        unclosed.set(end.min(to));
         None
     }
 
@@ -346,7 +362,8 @@ impl Scanner<'_> {
 
     /// A private key in PEM.
     fn take_key(&mut self, at: usize, to: usize) -> usize {
-        let head = self.text[at..to].iter().position(|byte| *byte == b'\n').map_or(to, |length| at + length);
+        let to_head = to.min(at + MAX_NAME_BYTES);
+        let head = self.text[at..to_head].iter().position(|byte| *byte == b'\n').map_or(to_head, |length| at + length);
         let head_has = |words: &[u8]| self.text[at..head].windows(words.len()).any(|part| part == words);
         if !head_has(b"PRIVATE KEY-----") {
             return at + 1;
@@ -366,9 +383,15 @@ impl Scanner<'_> {
         let (prefix, least) = SHAPES.iter().find(|(prefix, _)| self.starts(at, to, prefix.as_bytes()))?;
         let is_part = |byte: &&u8| byte.is_ascii_alphanumeric() || b"_-.".contains(*byte);
         let start = at + prefix.len();
+        if start < self.digitless.get() {
+            return None;
+        }
         let length = self.text[start..to].iter().take_while(is_part).count();
-        let has_digit = self.text[start..start + length].iter().any(u8::is_ascii_digit);
-        (length >= *least && has_digit).then_some(start + length)
+        if !self.text[start..start + length].iter().any(u8::is_ascii_digit) {
+            self.digitless.set(start + length);
+            return None;
+        }
+        (length >= *least).then_some(start + length)
     }
 
     /// `=`, `==`, `!=`, `:=`, `+=`, `:` or `,`, as its last but one kind, and where it ends; 0 for none.

@@ -214,6 +214,7 @@ mod tests {
     fn what_leaves_the_sandbox_needs_admin() {
         for (tool, arguments) in [
             ("open_session", json!({"sandbox": "open"})),
+            ("open_session", json!({"sandbox": {"profile": "open", "memory_mb": 100}})),
             ("open_session", json!({"launcher": "ssh host"})),
             ("open_session", json!({"python": "/tmp/evil"})),
             ("open_session", json!({"python": "../x"})),
@@ -230,6 +231,8 @@ mod tests {
             ("attach", json!({"pid": 1})),
             ("run_tests", json!({})),
             ("run_tests", json!({"sandbox": "open"})),
+            ("run_tests", json!({"sandbox": {"allow_net": ["host:1"]}})),
+            ("read_logs", json!({"target": "main"})),
             ("a tool nobody has thought about", json!({})),
         ] {
             assert_eq!(needs(tool, &arguments), Scope::Admin, "{tool} {arguments}");
@@ -246,10 +249,14 @@ mod tests {
                 Scope::Run,
             ),
             ("open_session", json!({"python": "python3.11", "preload": []}), Scope::Run),
+            // Rules on top of a profile are bounded by what the server allows, in `sandbox`.
+            ("open_session", json!({"sandbox": {"profile": "workspace", "allow_net": ["pypi.org:443"]}}), Scope::Run),
+            ("open_session", json!({"sandbox": {"memory_mb": 100}}), Scope::Run),
             ("execute", json!({"code": "1", "target": "session:main"}), Scope::Run),
             ("inspect", json!({"path": "x"}), Scope::Read),
             ("dump_stacks", json!({"target": "main"}), Scope::Read),
             ("run_tests", json!({"sandbox": "sealed"}), Scope::Tests),
+            ("run_tests", json!({"sandbox": {"profile": "sealed"}}), Scope::Tests),
             ("list_failures", json!({}), Scope::Tests),
         ] {
             assert_eq!(needs(tool, &arguments), scope, "{tool} {arguments}");

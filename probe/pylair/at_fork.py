@@ -47,6 +47,11 @@ def stop() -> None:
     os.register_at_fork = _register
 
 
+def in_child(hook: Hook) -> None:
+    """Has this run in every child that a worker's program forks."""
+    _in_child.append(hook)
+
+
 def wake_up() -> bool:
     """Lets the hooks run from here on. Returns whether they were asleep."""
     global _awake

@@ -28,6 +28,8 @@ _COLLECT_PAGES = (64 << 20) // os.sysconf("SC_PAGE_SIZE")
 _MIB = 1 << 20
 
 _fork = os.fork
+# A copy of the worker is being made, which keeps the link that other children have to leave.
+is_copying = False
 
 
 class Refused(Exception):
@@ -244,9 +246,14 @@ def _fork_away(needed: bool) -> bool:
 
 def _quiet_fork() -> int:
     """Forks without the warning that 3.12 and later give when a library has native threads; Python threads were refused."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return _fork()
+    global is_copying
+    is_copying = True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _fork()
+    finally:
+        is_copying = False
 
 
 def _freeze_collector() -> None:

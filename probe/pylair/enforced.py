@@ -6,6 +6,7 @@ Each attempt is one that has to fail; what is returned is how it failed, by the 
 from __future__ import annotations
 
 import errno
+import fcntl
 import mmap
 import os
 import socket
@@ -16,6 +17,10 @@ from . import confine
 # An address that nobody has (RFC 5737), and a port that nobody would serve.
 _NOWHERE = ("203.0.113.1", 9)
 _STATUS = ("CapBnd", "CapEff", "NoNewPrivs", "Seccomp")
+
+
+class _NotTriedError(Exception):
+    pass
 
 
 def tried(confined: dict[str, Any]) -> dict[str, Any]:
@@ -30,6 +35,9 @@ def tried(confined: dict[str, Any]) -> dict[str, Any]:
         "datagrams": _failure(_reach, socket.SOCK_DGRAM),
         "signal": _failure(os.kill, trial.get("pid", 1), 0),
         "memory": _failure(_map, limits.get("RLIMIT_AS", 0)),
+        "open_files": _failure(_open_one_more, limits.get("RLIMIT_NOFILE", 0)),
+        "file_size": _failure(_lengthen, limits.get("RLIMIT_FSIZE", 0)),
+        "tmp": _failure(_fill, confined.get("tmp_mb", 0)),
         "calls": _failure(confine.unshare_nothing),
         "others": _others(),
         "status": _status(),
@@ -39,6 +47,8 @@ def tried(confined: dict[str, Any]) -> dict[str, Any]:
 def _failure(attempt: Callable[..., Any], *arguments: Any) -> str | None:
     try:
         attempt(*arguments)
+    except _NotTriedError:
+        return None
     except OSError as error:
         return errno.errorcode.get(error.errno or 0, type(error).__name__)
     except Exception as error:
@@ -73,6 +83,35 @@ def _reach(kind: int) -> None:
 def _map(limit: int) -> None:
     if limit:
         mmap.mmap(-1, limit).close()
+
+
+def _open_one_more(limit: int) -> None:
+    """The number after the last that there may be."""
+    if limit:
+        os.close(fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, limit))
+
+
+def _lengthen(limit: int) -> None:
+    if limit:
+        with _scratch("/tmp", ".") as file:
+            os.ftruncate(file.fileno(), limit + 1)
+
+
+def _fill(megabytes: int) -> None:
+    """More at once than there is: the kernel refuses it before it takes any."""
+    if megabytes:
+        with _scratch("/tmp") as file:
+            os.posix_fallocate(file.fileno(), 0, (megabytes + 1) << 20)
+
+
+def _scratch(*directories: str) -> Any:
+    """A file without a name. Where none can be made, nothing was tried."""
+    for directory in directories:
+        try:
+            return os.fdopen(os.open(directory, os.O_TMPFILE | os.O_RDWR, 0o600), "r+b")
+        except OSError:
+            continue
+    raise _NotTriedError
 
 
 def _others() -> int:

@@ -10,7 +10,7 @@ import socket
 import sys
 from typing import Any
 
-from . import activate, descriptors, imported, look, packages, paths, throwaway, unwind, wire
+from . import activate, at_fork, checkpoint, descriptors, imported, look, packages, paths, throwaway, unwind, wire
 from .checkpoint import Checkpoints
 from .execute import Cells
 from .output import Output
@@ -82,6 +82,7 @@ class Worker:
         self.output = Output()
         self.cells = Cells(self.output, self.link)
         self.checkpoints = Checkpoints(self.link, self.cells.loop.descriptors, self._go_on)
+        at_fork.in_child(self._leave_link)
         self.output.install()
         self.cells.install()
         imported.watch(self.cells.displays)
@@ -112,6 +113,16 @@ class Worker:
             unwind.install(link.dump)
         self.output.connect(link.stdout, link.stderr)
         link.control.send(_HELLO if trial is None else wire.dumps({"hello": 1, "wire": wire.WIRE_VERSION, "trial": trial}))
+
+    def _leave_link(self) -> None:
+        """In a child of the program's: the link is the worker's, and nobody answers for it."""
+        if checkpoint.is_copying:
+            return
+        try:
+            descriptors.replace_by_dead_ends((self.link.requests.fd, self.link.replies, self.link.control.fileno()))
+        except OSError:
+            # No descriptor was left to put in their place.
+            os.close(self.link.replies)
 
     def _go_on(self, passed: list[int]) -> None:
         """In a copy of a copy, which shares what its original has: a link of its own, all of it in a branch, and a loop of its own."""

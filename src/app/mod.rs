@@ -178,7 +178,10 @@ impl Apps {
             }
             [] => Err(Error::Unknown {
                 id: pid.map_or_else(|| id.to_owned(), |pid| format!("{id}@{pid}")),
-                ended: self.last_of(id).filter(|last| last.is_gone()).map(|last| last.epitaph()),
+                ended: self
+                    .last_of(id)
+                    .filter(|last| last.is_gone() && Self::visible_to(caller))
+                    .map(|last| last.epitaph()),
                 running: apps.iter().map(App::name).collect(),
             }),
             several => Err(Error::Ambiguous { id: id.to_owned(), instances: several.iter().map(App::name).collect() }),

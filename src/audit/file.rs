@@ -48,6 +48,8 @@ pub struct File {
     open: fs::File,
     bytes: u64,
     head: Head,
+    /// The last line was cut short and is not closed yet.
+    is_torn: bool,
     _lock: fs::File,
 }
 
@@ -68,7 +70,7 @@ impl File {
         }
         let newest = if bytes > 0 { Some(path.clone()) } else { files(&path).into_iter().rev().nth(1) };
         let head = newest.map(|newest| last_head(&newest)).transpose()?.unwrap_or_default();
-        Ok(Self { path, settings, open: file, bytes, head, _lock: lock })
+        Ok(Self { path, settings, open: file, bytes, head, is_torn: false, _lock: lock })
     }
 
     pub fn head(&self) -> Head {
@@ -76,21 +78,26 @@ impl File {
     }
 
     pub fn append(&mut self, line: &Line) -> io::Result<()> {
+        if self.is_torn {
+            self.open.write_all(b"\n")?;
+            self.bytes += 1;
+            self.is_torn = false;
+        }
         if self.bytes >= self.settings.max_bytes {
             self.rotate()?;
         }
-        let entry = Entry { seq: self.head.seq + 1, line: line.clone(), prev: self.head.hash.clone() };
+        let entry = Entry { seq: self.head.seq.saturating_add(1), line: line.clone(), prev: self.head.hash.clone() };
         let mut text = serde_json::to_vec(&entry)?;
         let hash = hash_of(&text);
         text.push(b'\n');
         match self.open.write(&text) {
             Ok(count) if count == text.len() => {}
             Ok(count) => {
-                // Cut short: what is there stays, closed, and the chain goes on from it.
+                // Cut short: what is there stays, is closed when there is room again, and the chain goes on from it.
                 self.head.hash = hash_of(&text[..count]);
-                self.bytes += count as u64 + 1;
-                self.open.write_all(b"\n")?;
-                return Err(io::Error::from(io::ErrorKind::WriteZero));
+                self.bytes += count as u64;
+                self.is_torn = true;
+                return Err(io::Error::from(io::ErrorKind::StorageFull));
             }
             Err(error) => return Err(error),
         }
@@ -219,14 +226,14 @@ pub fn verify(path: &Path, head: Option<&Head>) -> io::Result<Verdict> {
                         }
                         _ => {}
                     }
-                    if verdict.first_seq.is_some() && entry.seq != verdict.last_seq + 1 {
+                    if verdict.first_seq.is_some() && Some(entry.seq) != verdict.last_seq.checked_add(1) {
                         let text =
                             format!("{name} line {number}: its number is {}, after {}", entry.seq, verdict.last_seq);
                         fault(&mut verdict, text);
                     }
                     verdict.first_seq.get_or_insert(entry.seq);
                     verdict.last_seq = entry.seq;
-                    verdict.dropped += entry.line.dropped.unwrap_or(0);
+                    verdict.dropped = verdict.dropped.saturating_add(entry.line.dropped.unwrap_or(0));
                 }
                 // One that was changed shows in the line after it.
                 Err(_) => verdict.torn += 1,

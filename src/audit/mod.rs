@@ -153,6 +153,8 @@ struct Queue {
     lines: VecDeque<Line>,
     bytes: usize,
     dropped: u64,
+    /// Why nothing can be written now.
+    trouble: Option<String>,
     closed: bool,
     /// Where the chain is, and how far the writer has come.
     head: Option<Head>,
@@ -229,6 +231,13 @@ impl Audit {
         let waited =
             self.shared.written.wait_while(queue, |queue| !queue.closed && (queue.writing || !queue.lines.is_empty()));
         waited.unwrap_or_else(PoisonError::into_inner).head.clone()
+    }
+
+    /// What is wrong with the record, if it cannot be written now.
+    pub fn trouble(&self) -> Option<String> {
+        let queue = self.shared.lock();
+        let trouble = queue.trouble.as_ref()?;
+        Some(format!("it cannot be written: {trouble}; {} lines were lost so far", queue.dropped))
     }
 
     /// Writes what is left. Blocks; later lines are lost.
@@ -316,7 +325,7 @@ impl Drop for Pending {
 
 /// The writer's thread.
 fn write(shared: &Shared, mut file: File) {
-    let mut failing = false;
+    let mut trouble: Option<String> = None;
     loop {
         let (lines, dropped, closed) = {
             let queue = shared.wake.wait_while(shared.lock(), |queue| queue.lines.is_empty() && !queue.closed);
@@ -332,18 +341,19 @@ fn write(shared: &Shared, mut file: File) {
             line.dropped = dropped.take();
             line.finish();
             match file.append(&line) {
-                Ok(()) => failing = false,
+                Ok(()) => trouble = None,
                 Err(error) => {
-                    if !failing {
+                    if trouble.is_none() {
                         tracing::error!(%error, "the audit record cannot be written");
                     }
-                    failing = true;
+                    trouble = Some(error.to_string());
                     dropped = Some(1 + line.dropped.unwrap_or(0));
                 }
             }
         }
         let mut queue = shared.lock();
         queue.dropped += dropped.unwrap_or(0);
+        queue.trouble.clone_from(&trouble);
         queue.head = Some(file.head());
         queue.writing = false;
         drop(queue);

@@ -123,3 +123,48 @@ fn what_does_not_fit_is_counted() {
     assert_eq!((queue.lines.len(), queue.dropped), (MAX_QUEUED, 5));
     drop(queue);
 }
+
+#[test]
+fn many_who_write_at_once_lose_nothing_when_files_are_put_aside() {
+    let path = home("many");
+    let audit = Audit::open(path.clone(), AuditSettings { max_bytes: 5000, files: 1000 }).unwrap();
+    std::thread::scope(|scope| {
+        for writer in 0..8 {
+            let audit = &audit;
+            scope.spawn(move || {
+                for number in 0..200 {
+                    audit.record(line(&format!("{writer}/{number}")));
+                }
+            });
+        }
+    });
+    let verdict = verify(&path, audit.head().as_ref()).unwrap();
+    assert!(verdict.faults.is_empty() && verdict.torn == 0 && files(&path).len() > 20, "{verdict:?}");
+    let mut found = reasons(&path);
+    for writer in 0..8 {
+        let mine: Vec<_> = found.iter().filter(|reason| reason.starts_with(&format!("{writer}/"))).collect();
+        assert_eq!(
+            mine,
+            (0..200).map(|number| format!("{writer}/{number}")).collect::<Vec<_>>().iter().collect::<Vec<_>>()
+        );
+    }
+    found.sort();
+    found.dedup();
+    assert_eq!(found.len(), 1600);
+}
+
+#[test]
+fn numbers_that_cannot_be_are_told_and_gone_on_from() {
+    let path = home("numbers");
+    let audit = Audit::open(path.clone(), AuditSettings::default()).unwrap();
+    audit.record(line("one"));
+    drop(audit);
+    let last = format!("\"seq\":{},\"dropped\":{}", u64::MAX, u64::MAX);
+    let text = fs::read_to_string(&path).unwrap().replace("\"seq\":1", &last);
+    fs::write(&path, format!("{text}{text}")).unwrap();
+    let audit = Audit::open(path.clone(), AuditSettings::default()).unwrap();
+    audit.record(line("two"));
+    drop(audit);
+    assert!(!verify(&path, None).unwrap().faults.is_empty());
+    assert_eq!(reasons(&path), ["one", "one", "two"]);
+}

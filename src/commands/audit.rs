@@ -34,10 +34,11 @@ pub fn audit(args: &AuditArgs, surroundings: &Surroundings) -> Result<Exit, Fail
     let since = since.and_then(|since| Timestamp::now().checked_sub(since).ok());
     let tell = |line: &[u8]| -> Result<(), Failure> {
         let Ok(entry) = serde_json::from_slice::<Entry>(line) else {
-            return if line.is_empty() {
-                Ok(())
-            } else {
-                say(&format!("(torn: {})", shown(&String::from_utf8_lossy(line))))
+            let torn = String::from_utf8_lossy(line);
+            return match (line.is_empty(), args.json) {
+                (true, _) => Ok(()),
+                (false, true) => say(&serde_json::json!({ "torn": torn }).to_string()),
+                (false, false) => say(&format!("(torn: {})", shown(&torn))),
             };
         };
         let is_meant = since.is_none_or(|since| entry.line.at >= since)
@@ -72,16 +73,18 @@ fn follow(path: &Path, tell: impl Fn(&[u8]) -> Result<(), Failure>) -> Result<Ex
     let mut open: Option<(u64, BufReader<File>)> = None;
     let mut line = Vec::new();
     loop {
+        // Looked at before reading: what was written to a file until it was put aside is then read to its end.
+        let current = std::fs::metadata(path).ok().map(|metadata| metadata.ino());
         if let Some((_, reader)) = &mut open {
             while reader.read_until(b'\n', &mut line)? > 0 && line.ends_with(b"\n") {
                 tell(line.strip_suffix(b"\n").unwrap_or(&line))?;
                 line.clear();
             }
         }
-        let current = std::fs::metadata(path).ok().map(|metadata| metadata.ino());
         if current.is_some() && current != open.as_ref().map(|(inode, _)| *inode) {
             let file = File::open(path)?;
             open = Some((file.metadata()?.ino(), BufReader::new(file)));
+            line.clear();
             continue;
         }
         std::thread::sleep(LOOK_EVERY);

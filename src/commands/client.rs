@@ -64,6 +64,18 @@ impl Client {
         self.runtime.block_on(self.connection.json(Method::POST, path, body))
     }
 
+    /// Runs a cell to its end. What it prints is in the report.
+    pub fn execute(&mut self, body: &api::ExecuteBody) -> Result<serde_json::Value, Failure> {
+        let body = Bytes::from(serde_json::to_vec(body).unwrap_or_default());
+        let told = self.runtime.block_on(async {
+            let answer = self.connection.send(Method::POST, "/api/execute", body).await?;
+            Ok::<_, Failure>(answer.collect().await.map_err(lost)?.to_bytes())
+        })?;
+        let last = told.split(|byte| *byte == b'\n').rfind(|line| !line.is_empty()).unwrap_or_default();
+        let line: serde_json::Value = serde_json::from_slice(last).map_err(lost)?;
+        Ok(line["report"].clone())
+    }
+
     pub fn into_parts(self) -> (tokio::runtime::Runtime, Connection) {
         (self.runtime, self.connection)
     }

@@ -4,9 +4,9 @@ use std::{os::unix::fs::PermissionsExt, time::Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Exit, Failure, Surroundings, client::Client, say};
+use super::{Exit, Failure, Surroundings, client::Client, exceed::exceed, say};
 use crate::{
-    cli::JsonArgs,
+    cli::DoctorArgs,
     config::{Config, Flags, Places, Setting},
     daemon::{DaemonStatus, VERSION},
     plain::shown,
@@ -45,15 +45,31 @@ struct Trial {
     enforced: Vec<Promise>,
 }
 
-/// One line of a session's `enforced`.
-#[derive(Debug, Serialize, Deserialize)]
-struct Promise {
-    what: String,
-    how: String,
-    detail: String,
+impl Trial {
+    /// Puts what was tried in earnest in the place of what was said of it.
+    fn replace(&mut self, tried: Vec<Promise>) {
+        for promise in tried {
+            match self.enforced.iter_mut().find(|said| said.what == promise.what) {
+                // What is held for the session as a whole is said in more words than what was tried.
+                Some(said) => {
+                    said.detail = format!("{}; {}", said.detail, promise.detail);
+                    said.how = promise.how;
+                }
+                None => self.enforced.push(promise),
+            }
+        }
+    }
 }
 
-pub fn doctor(args: &JsonArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
+/// One line of a session's `enforced`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Promise {
+    pub what: String,
+    pub how: String,
+    pub detail: String,
+}
+
+pub fn doctor(args: &DoctorArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
     // As the daemon resolves them: it belongs to a user, not to a project.
     let config = Config::resolve(&Flags::default(), &surroundings.env, None, &surroundings.places)?;
     let mut trials = vec![check_places(&surroundings.places)];
@@ -69,10 +85,19 @@ pub fn doctor(args: &JsonArgs, surroundings: &Surroundings) -> Result<Exit, Fail
                 if was_running { "was running" } else { "started for this check; it leaves by itself" }
             );
             trials.push(Trial { what: "daemon", works: status.version == VERSION, detail, ..Trial::default() });
+            let detail = status.audit_trouble.clone();
+            let written = || format!("{} is written", surroundings.places.audit().display());
+            let works = detail.is_none();
+            let detail = detail.unwrap_or_else(written);
+            trials.push(Trial { what: "audit record", works, detail, ..Trial::default() });
             daemon = Some(status);
             trials.push(try_session(&mut client, "open", "session", surroundings));
             for (sandbox, what) in CONFINED {
-                trials.push(try_session(&mut client, sandbox, what, surroundings));
+                let mut trial = try_session(&mut client, sandbox, what, surroundings);
+                if trial.works && !args.quick {
+                    trial.replace(exceed(&mut client, sandbox, surroundings)?);
+                }
+                trials.push(trial);
             }
         }
         Err(failure) => trials.push(Trial { what: "daemon", detail: failure.message, ..Trial::default() }),

@@ -6,6 +6,7 @@ mod audit;
 pub mod client;
 pub mod daemon;
 mod doctor;
+mod exceed;
 mod exec;
 mod mcp;
 mod output;

@@ -34,11 +34,15 @@ pub fn serve(args: &ServeArgs, surroundings: Surroundings) -> Result<Exit, Failu
         .map_err(|message| Failure::new(message, "see `pylair serve --help`"))?;
     replace_idle_daemon(&surroundings)?;
     let token = surroundings.places.token();
+    let name =
+        config.http.allowed_hosts.first().map_or("localhost", |name| name.split(':').next().unwrap_or(name)).to_owned();
     let run = Run { config, places: surroundings.places, selection, foreground: true };
     let runtime = runtime()?;
     let served = runtime.block_on(async {
         let opened = lifecycle::open(run, &surroundings.program).await?;
+        // All addresses of a machine are no address to ask; its name is.
         let address = opened.address.clone().unwrap_or_default();
+        let address = address.replace("//0.0.0.0:", &format!("//{name}:")).replace("//[::]:", &format!("//{name}:"));
         let token = token.display();
         say(&format!(
             "MCP endpoint:  {address}/mcp\n\

@@ -24,6 +24,7 @@ use crate::{
     config::{Config, Places},
     inherited,
     mcp::tools::Selection,
+    sandbox::share,
     web::{
         door::{Address, Door},
         listen, router, tls, token,
@@ -269,6 +270,7 @@ async fn idle(daemon: Arc<Daemon>, foreground: bool) {
 impl Opened {
     /// Serves until a signal, `pylair stop` or, in the background, long idleness; then ends everything.
     pub async fn run(mut self) -> io::Result<()> {
+        share::stand_out();
         let idle = idle(self.daemon.clone(), self.foreground);
         let reason = tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",

@@ -96,6 +96,9 @@ pub struct DaemonStatus {
     pub data: String,
     pub log: String,
     pub max_sessions: usize,
+    /// Why the audit record cannot be written, if it cannot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audit_trouble: Option<String>,
     pub machine: Machine,
 }
 
@@ -124,18 +127,18 @@ impl Daemon {
         let store = Store::open(&places.data).map_err(|source| Error::Store { path: places.data.clone(), source })?;
         let (limit, automatic) = (config.install_timeout, config.auto_install);
         let packages = Arc::new(Packages::new(places.venvs(), limit, automatic, opened.journal.clone()));
+        let audit_path = places.audit();
+        let audit = Audit::open(audit_path.clone(), config.audit);
+        let audit = audit.map_err(|source| Error::Audit { path: audit_path, source })?;
         let parts = Parts::new(
             &config,
             protected(&config, &places),
             probes,
-            opened.journal.clone(),
+            (opened.journal.clone(), audit.clone()),
             outputs,
             store,
             (workspaces, packages),
         );
-        let audit_path = places.audit();
-        let audit = Audit::open(audit_path.clone(), config.audit);
-        let audit = audit.map_err(|source| Error::Audit { path: audit_path, source })?;
         let owner: Arc<str> = caller::own_owner().into();
         audit.record(Line { owner: Some(owner.to_string()), ..Line::new(What::DaemonStarted) });
         opened.journal.record(&owner, &"daemon".into(), EventKind::DaemonStarted { version: VERSION.to_owned() });
@@ -176,6 +179,7 @@ impl Daemon {
             data: self.places.data.display().to_string(),
             log: self.places.log().display().to_string(),
             max_sessions: self.config.max_sessions,
+            audit_trouble: self.audit.trouble(),
             machine: Machine::now(&self.places.data),
         }
     }
@@ -189,7 +193,7 @@ impl Daemon {
         let (pid, bridges, templates) = (0, 0, 0);
         let (http, data, log) = (None, String::new(), String::new());
         let sessions = self.sessions.list(caller).len();
-        DaemonStatus { pid, sessions, bridges, templates, http, data, log, ..status }
+        DaemonStatus { pid, sessions, bridges, templates, http, data, log, audit_trouble: None, ..status }
     }
 
     pub fn set_http(&self, address: String) {

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 
 use super::Daemon;
 use crate::{
-    app::{self, App},
+    app::{self, App, Apps},
     caller::{Caller, Scope},
     probe::wire::Op,
     session::{self, Interrupted, Job, OnTimeout, Session, Work},
@@ -216,10 +216,14 @@ impl Daemon {
 }
 
 impl Target {
-    /// For somebody who is to change it: see `Session::open_to`. Apps are found only by those who may.
+    /// For somebody who is to change it: see `Session::open_to`.
     pub fn open_to(self, caller: &Caller) -> Result<Self, Error> {
         match self {
             Self::Session(session) => Ok(Self::Session(session.open_to(caller)?)),
+            // Found by its job, which an owner's other token may have started.
+            Self::App(_) if !Apps::visible_to(caller) => {
+                Err(session::Error::NotAllowed("reach processes outside of pylair").into())
+            }
             Self::App(app) => Ok(Self::App(app)),
         }
     }

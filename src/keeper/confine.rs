@@ -141,6 +141,7 @@ impl Confinement {
             network: self.network == Network::Host,
             proxy: self.network == Network::Proxy,
             uid: self.outer_id,
+            program: None,
         }
     }
 
@@ -152,6 +153,7 @@ impl Confinement {
             "uid": id,
             "gid": id,
             "cwd": self.cwd,
+            "tmp_mb": self.tmp_mb,
             "seccomp": STANDARD.encode(seccomp_program(self.network)),
             "landlock": has_ruleset,
             "trial": self.trial,
@@ -192,7 +194,7 @@ impl Confinement {
 }
 
 /// Everything of an interpreter that may lie outside the system's own directories.
-fn directories(interpreter: &Interpreter) -> Vec<PathBuf> {
+pub fn directories(interpreter: &Interpreter) -> Vec<PathBuf> {
     let Interpreter {
         executable,
         base_executable,

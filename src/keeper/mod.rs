@@ -11,6 +11,7 @@ pub mod datagram;
 pub mod keep;
 pub mod nursery;
 mod private_root;
+pub mod program;
 mod seccomp;
 mod tree;
 mod wards;

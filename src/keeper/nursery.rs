@@ -7,6 +7,7 @@
 use super::datagram::{recv_datagram, send_datagram, try_send_datagram};
 use super::keep::{self, Role};
 use super::private_root::{self, Granted, Sources};
+use super::program::{self, Program};
 use super::{Report, close_all_but, leave, place};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{DumpableBehavior, Gid, Signal, Uid, pidfd_send_signal};
@@ -84,6 +85,9 @@ pub struct KeeperRequest {
     /// The outer user and group. Needed under root, where it must not be root; without meaning otherwise.
     #[serde(default)]
     pub uid: Option<u32>,
+    /// Run below it, with the descriptors that come along. Its end is reported like that of any process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<Program>,
 }
 
 /// Comes with the descriptors that become 0, 1, 2, 3 and 4. The environment is exactly `env`.
@@ -133,8 +137,8 @@ enum Error {
     HostName(#[source] io::Error),
     #[error("capabilities: {0}")]
     Capabilities(#[source] rustix::io::Errno),
-    #[error("a spawn needs {SPAWN_DESCRIPTORS} descriptors, not {0}")]
-    Descriptors(usize),
+    #[error("{expected} descriptors are needed, not {passed}")]
+    Descriptors { expected: usize, passed: usize },
     #[error("a spawn needs arguments, and none of its strings may have a NUL")]
     Arguments,
     #[error("exec {program}: {source}")]
@@ -208,7 +212,7 @@ fn answer(request: &[u8], fds: &[OwnedFd]) -> (Reply, Vec<OwnedFd>) {
     };
     let (id, done) = match request {
         Request::Keeper(request) => {
-            let made = make_keeper(&request)
+            let made = make_keeper(&request, fds)
                 .map(|(pid, control, pidfd)| (Reply::Keeper { keeper: request.id, pid }, vec![control, pidfd]));
             (request.id, made)
         }
@@ -237,7 +241,11 @@ fn refuse(error: String) -> ! {
     leave(1)
 }
 
-fn make_keeper(request: &KeeperRequest) -> Result<(i32, OwnedFd, OwnedFd), Error> {
+fn make_keeper(request: &KeeperRequest, fds: &[OwnedFd]) -> Result<(i32, OwnedFd, OwnedFd), Error> {
+    let expected = if request.program.is_some() { program::DESCRIPTORS } else { 0 };
+    if fds.len() != expected {
+        return Err(Error::Descriptors { expected, passed: fds.len() });
+    }
     let outer = match (rustix::process::geteuid().is_root(), request.uid) {
         (true, None | Some(0)) => return Err(Error::NoUid),
         (true, Some(uid)) => Some(uid),
@@ -252,7 +260,7 @@ fn make_keeper(request: &KeeperRequest) -> Result<(i32, OwnedFd, OwnedFd), Error
     let granted = granted(request, outer)?;
 
     let Some((pid, pidfd)) = clone(namespaces(request.network)).map_err(Error::Clone)? else {
-        become_keeper(request, granted, Identity { change_ids: outer.is_some(), closed }, theirs, gate)
+        become_keeper(request, granted, Identity { change_ids: outer.is_some(), closed }, theirs, gate, fds)
     };
     let opened = write_maps(&pid.to_string(), outer, own_ids())
         .map_err(Error::Map)
@@ -272,7 +280,7 @@ fn granted(request: &KeeperRequest, outer: Option<u32>) -> Result<Vec<Granted>, 
     all.map(|(path, writable)| {
         let granted = Granted::new(path, writable)?;
         match outer {
-            Some(outer) => Ok(granted.give_to_session(|uid, gid| owners(uid, gid, outer))?),
+            Some(outer) => Ok(granted.give_to_session(outer, |uid, gid| owners(uid, gid, outer))?),
             None => Ok(granted),
         }
     })
@@ -343,15 +351,25 @@ fn become_keeper(
     identity: Identity,
     control: OwnedFd,
     mut gate: PipeReader,
+    fds: &[OwnedFd],
 ) -> ! {
     let mut needed = vec![control.as_raw_fd(), gate.as_raw_fd()];
     needed.extend(granted.iter().filter_map(Granted::descriptor));
+    needed.extend(fds.iter().map(AsRawFd::as_raw_fd));
     close_all_but(&needed);
     // Closed without a word when the maps could not be written.
     if gate.read_exact(&mut [0]).is_err() {
         leave(1);
     }
-    match confine(request, granted, identity) {
+    let confined = confine(request, granted, identity).and_then(|gifts| match &request.program {
+        None => Ok(gifts),
+        Some(program) => {
+            let failed = |source| Error::Exec { program: program.argv.first().cloned().unwrap_or_default(), source };
+            program::start(program, fds, gifts.first()).map_err(failed)?;
+            Ok(Vec::new())
+        }
+    });
+    match confined {
         Ok(gifts) => keep::keep(control, Role::PidOne, gifts),
         Err(error) => {
             // There may be nobody left to tell.
@@ -424,11 +442,10 @@ fn give_up_capabilities() -> rustix::io::Result<()> {
 
 fn spawn(request: &SpawnRequest, fds: &[OwnedFd]) -> Result<(i32, OwnedFd), Error> {
     if fds.len() != SPAWN_DESCRIPTORS {
-        return Err(Error::Descriptors(fds.len()));
+        return Err(Error::Descriptors { expected: SPAWN_DESCRIPTORS, passed: fds.len() });
     }
-    let text = |text: String| CString::new(text).map_err(|_| Error::Arguments);
-    let argv = request.argv.iter().map(|word| text(word.clone())).collect::<Result<Vec<_>, _>>()?;
-    let env = request.env.iter().map(|(name, value)| text(format!("{name}={value}"))).collect::<Result<Vec<_>, _>>()?;
+    let argv = texts(&request.argv).map_err(|_| Error::Arguments)?;
+    let env = environment(&request.env).map_err(|_| Error::Arguments)?;
     let program = argv.first().ok_or(Error::Arguments)?;
     let (mut failure, low) = io::pipe().map_err(Error::Sockets)?;
     let teller = move_up(&low).map_err(Error::Sockets)?;
@@ -449,6 +466,14 @@ fn spawn(request: &SpawnRequest, fds: &[OwnedFd]) -> Result<(i32, OwnedFd), Erro
             source: io::Error::from_raw_os_error(i32::from_ne_bytes(errno)),
         }),
     }
+}
+
+pub(super) fn texts(words: &[String]) -> io::Result<Vec<CString>> {
+    words.iter().map(|word| CString::new(word.as_str()).map_err(|_| io::ErrorKind::InvalidInput.into())).collect()
+}
+
+pub(super) fn environment(variables: &BTreeMap<String, String>) -> io::Result<Vec<CString>> {
+    texts(&variables.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>())
 }
 
 /// In the child. Returns only what went wrong.
@@ -552,7 +577,7 @@ fn clone(flags: libc::c_int) -> io::Result<Option<(i32, OwnedFd)>> {
 }
 
 /// Returns only what went wrong. Without `env` the environment stays.
-fn execute(program: &CStr, argv: &[&CStr], env: Option<&[&CStr]>) -> io::Error {
+pub(super) fn execute(program: &CStr, argv: &[&CStr], env: Option<&[&CStr]>) -> io::Error {
     let pointers = |words: &[&CStr]| -> Vec<_> {
         words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect::<Vec<_>>()
     };
@@ -568,7 +593,7 @@ fn execute(program: &CStr, argv: &[&CStr], env: Option<&[&CStr]>) -> io::Error {
 }
 
 /// To what a program expects: what is ignored and blocked here stays so in what is executed.
-fn reset_signals() {
+pub(super) fn reset_signals() {
     let mut none = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: the set is emptied before it is read, and no code of ours is installed as a handler.
     unsafe {

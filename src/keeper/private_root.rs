@@ -321,8 +321,15 @@ impl Granted {
 
     /// Opened by root, outside: what belongs to the owner of the path is, inside, the session's. `owners` makes the user namespace that
     /// says so of an owner's user and group.
-    pub fn give_to_session(mut self, owners: impl FnOnce(u32, u32) -> io::Result<OwnedFd>) -> Result<Self, Error> {
+    pub fn give_to_session(
+        mut self,
+        session: u32,
+        owners: impl FnOnce(u32, u32) -> io::Result<OwnedFd>,
+    ) -> Result<Self, Error> {
         let source = open_without_symlinks(&self.path)?;
+        if rustix::fs::fstat(&source).is_ok_and(|owner| owner.st_uid == session) {
+            return Ok(self);
+        }
         let given = || {
             let owner = rustix::fs::fstat(&source)?;
             let tree = clone_tree(source.as_fd())?;

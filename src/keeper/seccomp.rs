@@ -52,6 +52,7 @@ const DENIED: &[libc::c_long] = &[
     libc::SYS_quotactl_fd,
     libc::SYS_reboot,
     libc::SYS_request_key,
+    libc::SYS_semget,
     libc::SYS_setns,
     libc::SYS_settimeofday,
     libc::SYS_shmget,

@@ -142,3 +142,121 @@ fn values_are_shown_by_their_name() {
     assert_eq!(value("API_KEY", ""), "");
     assert_eq!(value("HOME", "/root"), "/root");
 }
+
+/// Numbers that look random and are the same every time.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, count: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).unwrap() % count
+    }
+
+    fn pick<'a>(&mut self, from: &[&'a str]) -> &'a str {
+        from[self.below(from.len())]
+    }
+
+    /// As a person or a machine would make one: nothing that Python would read as the end of a literal.
+    fn secret(&mut self) -> String {
+        let alphabet: Vec<char> = "abcdefghkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ0123456789+/-_.!@é".chars().collect();
+        let length = 12 + self.below(40);
+        let tail: String = (0..length).map(|_| alphabet[self.below(alphabet.len())]).collect();
+        format!("Q7{tail}9z")
+    }
+}
+
+const NAMES: &[&str] =
+    &["password", "DB_PASSWORD", "api_key", "apiKey", "client_secret", "ACCESS_TOKEN", "passphrase", "private_key"];
+/// Code in which `NAME` is a name and `VALUE` what it must not show.
+const IN_CODE: &[&str] = &[
+    "NAME = 'VALUE'",
+    "NAME = \"VALUE\"",
+    "NAME: str = 'VALUE'",
+    "self.NAME = r'VALUE'",
+    "connect(user='me', NAME='VALUE', port=5432)",
+    "config = {'user': 'me', 'NAME': 'VALUE'}",
+    "os.environ['NAME'] = 'VALUE'",
+    "if NAME == 'VALUE': pass",
+    "json.loads('{\"NAME\": \"VALUE\"}')",
+    "NAME = (\n    'VALUE'\n)",
+];
+const IN_TEXT: &[&str] = &["{'NAME': 'VALUE', 'n': 1}", "{\"NAME\": \"VALUE\"}", "NAME='VALUE'"];
+const ORDINARY: &[&str] = &[
+    "import os, sys",
+    "for token in tokenize(line): print(token)",
+    "x = [i ** 2 for i in range(10)]",
+    "def f(a, *, key=None): return sorted(a, key=key)",
+    "print('it\\'s', \"a 'b' c\", '''d\n\"e\"''')",
+    "assert 'password' in form and token_count > 3",
+    "df.groupby('key')['value'].sum()  # don't",
+    "s = f'{a!r:>{width}} {b}'",
+    "@app.route('/login', methods=['POST'])",
+    "class Token(NamedTuple): kind: str; text: str",
+    "é = 'ü' * 3",
+    "lambda password: len(password) >= 8",
+];
+
+#[test]
+fn a_secret_survives_nowhere_and_nothing_else_is_touched() {
+    let mut dice = Dice(1);
+    for round in 0..3000 {
+        let (templates, reading) = if round % 3 == 0 { (IN_TEXT, Reading::Text) } else { (IN_CODE, Reading::Code) };
+        let mut lines = Vec::new();
+        for _ in 0..dice.below(4) {
+            lines.push(dice.pick(ORDINARY).to_owned());
+        }
+        let at = dice.below(lines.len() + 1);
+        lines.insert(at, dice.pick(templates).replace("NAME", dice.pick(NAMES)));
+        let (around, secret) = (lines.join("\n"), dice.secret());
+        let kept = masked(&around.replace("VALUE", &secret), reading).unwrap_or_default();
+        assert_eq!(kept, around.replace("VALUE", MARK), "{secret} in {around}");
+    }
+}
+
+#[test]
+fn code_without_secrets_stays_as_it_is() {
+    let mut dice = Dice(2);
+    for _ in 0..2000 {
+        let lines: Vec<_> = (0..=dice.below(6)).map(|_| dice.pick(ORDINARY)).collect();
+        let given = lines.join("\n");
+        assert_eq!(masked(&given, Reading::Code), None, "{given}");
+    }
+}
+
+#[test]
+fn no_text_is_cut_within_a_character_or_read_over_and_over() {
+    let mut dice = Dice(3);
+    let pieces = [
+        "\\'",
+        "'",
+        "\"",
+        "'''",
+        "password",
+        "=",
+        ":",
+        " ",
+        "é",
+        "-----BEGIN ",
+        "sk-.",
+        "\n",
+        "://",
+        "@",
+        "--token",
+        "eyJ",
+    ];
+    for _ in 0..2000 {
+        let given: String = (0..dice.below(40)).map(|_| dice.pick(&pieces)).collect();
+        for reading in [Reading::Code, Reading::Text] {
+            // It would panic.
+            masked(&given, reading);
+        }
+    }
+    let started = std::time::Instant::now();
+    for piece in pieces {
+        let long = piece.repeat((1 << 20) / piece.len());
+        masked(&long, Reading::Text);
+        masked(&long, Reading::Code);
+    }
+    // Each in a part of a second; what is read again for every piece takes hours.
+    assert!(started.elapsed().as_secs() < 120, "{:?}", started.elapsed());
+}

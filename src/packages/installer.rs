@@ -3,21 +3,35 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     ffi::OsString,
+    io,
+    os::{fd::AsFd, unix::process::ExitStatusExt},
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
+    sync::Arc,
     time::Duration,
 };
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
+    net::unix::pipe::Receiver,
     process::{Child, Command},
     sync::mpsc,
     time::Instant,
 };
 
 use super::{Error, requirement::Requirement};
-use crate::{caller::plain_environment, inherited, python::on_path};
+use crate::{
+    caller::plain_environment,
+    inherited,
+    keeper::{
+        Report,
+        nursery::KeeperRequest,
+        program::{self, Program},
+    },
+    probe::nursery::Nursery,
+    python::on_path,
+};
 
 const MAX_LINE_BYTES: usize = 500;
 const TAIL_LINES: usize = 30;
@@ -87,14 +101,72 @@ const CONFINED_UMASK: u32 = 0o022;
 /// What installers for a confined session are started with: nothing of its own, and of its caller's only where packages come from.
 pub fn installer_env(caller: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut env = plain_environment("/nonexistent", "pylair");
-    let index = caller.iter().filter(|(name, _)| INDEX.contains(&name.to_ascii_uppercase().as_str()));
+    let index = caller.iter().filter(|(name, _)| is_index(name));
     env.extend(index.map(|(name, value)| (name.clone(), value.clone())));
     env
+}
+
+fn is_index(name: &str) -> bool {
+    INDEX.contains(&name.to_ascii_uppercase().as_str())
 }
 
 /// pip takes its variables in any case.
 fn is_dropped(name: &str) -> bool {
     DROPPED.contains(&name.to_ascii_uppercase().replace('-', "_").as_str())
+}
+
+/// The sandbox that installers for a confined session run in: with the network, but without the files, the processes and the sockets
+/// of anybody. Code of the packages, which building a source distribution runs, has no more than that.
+#[derive(Debug, Clone)]
+pub struct Inside {
+    pub nursery: Arc<Nursery>,
+    /// Who it is outside: the owner of `own`. None when that is the daemon's own user.
+    pub outer_id: Option<u32>,
+    /// The session's own directory for packages. The cache is there too: what one session brings in is not what another gets.
+    pub own: PathBuf,
+    /// The environment that is installed into, if it is another one.
+    pub environment: Option<PathBuf>,
+    pub read_only: Vec<PathBuf>,
+}
+
+impl Inside {
+    fn request(&self, command: &[OsString], env: BTreeMap<String, String>) -> KeeperRequest {
+        let local = env.iter().filter(|(name, _)| is_index(name)).flat_map(|(_, value)| local_paths(value));
+        let mut read_only = self.read_only.clone();
+        read_only.extend(local);
+        KeeperRequest {
+            id: 0,
+            read_only,
+            readable: Vec::new(),
+            writable: std::iter::once(&self.own).chain(&self.environment).cloned().collect(),
+            workspace: None,
+            tmp_mb: INSIDE_TMP_MB,
+            network: true,
+            proxy: false,
+            uid: self.outer_id,
+            program: Some(Program {
+                argv: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+                env,
+                cwd: "/tmp".into(),
+            }),
+        }
+    }
+
+    fn variables(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let cache = self.own.join(".cache").display().to_string();
+        let tmp = ["HOME", "TMPDIR"].map(|name| (name, "/tmp".to_owned()));
+        let caches = ["PIP_CACHE_DIR", "UV_CACHE_DIR", "XDG_CACHE_HOME"].map(|name| (name, cache.clone()));
+        tmp.into_iter().chain(caches)
+    }
+}
+
+/// Packages are unpacked and built there.
+const INSIDE_TMP_MB: u32 = 2048;
+
+/// What of the settings of an index lies on this machine.
+fn local_paths(value: &str) -> impl Iterator<Item = PathBuf> {
+    let words = value.split_whitespace().map(|word| word.strip_prefix("file://").unwrap_or(word));
+    words.filter(|word| word.starts_with('/') && word.len() > 1).map(PathBuf::from)
 }
 
 /// Where an installer runs, and until when.
@@ -107,6 +179,8 @@ pub struct Surroundings<'a> {
     /// Where lines are offered as they come, if anybody wants them.
     pub lines: Option<&'a mpsc::Sender<String>>,
     pub confined: bool,
+    /// Without it, it runs with the daemon's rights.
+    pub inside: Option<&'a Inside>,
 }
 
 /// What installs into one environment.
@@ -148,15 +222,11 @@ impl Installer {
         }
     }
 
-    /// For a `confined` session no code of the packages is run, and no cache is used: its home is everybody's.
-    pub async fn install(
-        &self,
-        requirements: &[Requirement],
-        confined: bool,
-        around: Surroundings<'_>,
-    ) -> Result<Finished, Error> {
+    /// For a confined session, where there is no sandbox to do it in, no code of the packages is run, and no cache is used: its home
+    /// is everybody's.
+    pub async fn install(&self, requirements: &[Requirement], around: Surroundings<'_>) -> Result<Finished, Error> {
         let mut command = self.command.clone();
-        if confined {
+        if around.confined && around.inside.is_none() {
             command.extend(["--only-binary", ":all:", self.no_cache].map(OsString::from));
         }
         command.push("--".into());
@@ -212,22 +282,15 @@ impl Drop for Group {
 
 /// Runs a program to its end, which is the deadline's at the latest. Dropping the future kills it and all it has started.
 async fn run(command: &[OsString], around: Surroundings<'_>) -> Result<Finished, Error> {
+    if let Some(inside) = around.inside {
+        return run_inside(command, inside, around).await;
+    }
     let (program, args) = command.split_first().expect("a command has a program");
-    let env = around.env.iter().filter(|(name, _)| !is_dropped(name));
     let mut command = Command::new(program);
     command
         .args(args)
         .env_clear()
-        .envs(env)
-        .envs([
-            ("NO_COLOR", "1"),
-            ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
-            ("PIP_NO_INPUT", "1"),
-            ("PIP_PROGRESS_BAR", "off"),
-            // Also against a pip.conf that says otherwise.
-            ("PIP_USER", "0"),
-        ])
-        .envs(CONFINED.iter().filter(|_| around.confined).copied())
+        .envs(environment(around))
         .current_dir(around.cwd)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -239,6 +302,64 @@ async fn run(command: &[OsString], around: Surroundings<'_>) -> Result<Finished,
     let id = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
     let mut group = Group { child, id };
     let (stdout, stderr) = (group.child.stdout.take(), group.child.stderr.take());
+    let failed = |source| Error::Start { program: PathBuf::from(program), source };
+    let finished = follow(stdout, stderr, around, async { group.child.wait().await }).await?.map_err(failed)?;
+    group.id = None;
+    Ok(finished)
+}
+
+/// What a program is started with: the caller's, but for what leads elsewhere.
+fn environment(around: Surroundings<'_>) -> BTreeMap<String, String> {
+    let mut env = around.env.clone();
+    env.retain(|name, _| !is_dropped(name));
+    let ours = [
+        ("NO_COLOR", "1"),
+        ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
+        ("PIP_NO_INPUT", "1"),
+        ("PIP_PROGRESS_BAR", "off"),
+        // Also against a pip.conf that says otherwise.
+        ("PIP_USER", "0"),
+    ];
+    let confined = CONFINED.iter().filter(|_| around.confined);
+    env.extend(ours.iter().chain(confined).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+    env
+}
+
+/// The same in a sandbox of its own, which ends with the program and with whoever waits for it.
+async fn run_inside(command: &[OsString], inside: &Inside, around: Surroundings<'_>) -> Result<Finished, Error> {
+    let mut env = environment(around);
+    env.extend(inside.variables().map(|(name, value)| (name.to_owned(), value)));
+    let failed = |source: io::Error| Error::Start { program: PathBuf::from(&command[0]), source };
+    let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|error| failed(error.into()));
+    let ((stdout, stdout_end), (stderr, stderr_end)) = (pipe()?, pipe()?);
+    let null = std::fs::File::open("/dev/null").map_err(failed)?;
+    let passed = [null.as_fd(), stdout_end.as_fd(), stderr_end.as_fd()];
+    let keeper = inside.nursery.keeper(&inside.request(command, env), &passed).await;
+    let keeper = keeper.map_err(|error| Error::Sandbox { why: error.to_string() })?;
+    drop((stdout_end, stderr_end));
+    let reader = |end| Receiver::from_owned_fd(end).map_err(failed);
+    let (stdout, stderr) = (reader(stdout)?, reader(stderr)?);
+    let ended = async move {
+        loop {
+            let datagram = keeper.control.receive().await?;
+            match Report::parse(&datagram.bytes) {
+                Some(Report::Exit { pid: program::PID, status }) => return Ok(ExitStatus::from_raw(status)),
+                None if datagram.bytes.is_empty() => return Err(io::ErrorKind::UnexpectedEof.into()),
+                _ => {}
+            }
+        }
+        // Here the keeper's socket is closed, and whatever is left below it ends.
+    };
+    follow(Some(stdout), Some(stderr), around, ended).await?.map_err(failed)
+}
+
+/// Reads what a program says until it has ended, which is the deadline's at the latest.
+async fn follow(
+    stdout: Option<impl AsyncRead + Unpin>,
+    stderr: Option<impl AsyncRead + Unpin>,
+    around: Surroundings<'_>,
+    ended: impl Future<Output = io::Result<ExitStatus>>,
+) -> Result<io::Result<Finished>, Error> {
     let tail = std::sync::Mutex::new(VecDeque::new());
     let keep = |line: String| {
         // A client that does not keep up misses lines; the tail has the last ones.
@@ -249,18 +370,13 @@ async fn run(command: &[OsString], around: Surroundings<'_>) -> Result<Finished,
         }
         tail.push_back(line);
     };
-    let ended = async {
-        tokio::join!(each_line(stdout, &keep), each_line(stderr, &keep));
-        group.child.wait().await
-    };
+    let ended = async { tokio::join!(each_line(stdout, &keep), each_line(stderr, &keep), ended).2 };
     let ended = tokio::time::timeout_at(around.deadline, ended).await;
     let tail: Vec<String> = tail.into_inner().expect("no panic while locked").into();
-    let status = match ended {
-        Ok(status) => status.map_err(|source| Error::Start { program: PathBuf::from(program), source })?,
-        Err(_) => return Err(Error::Timeout { limit: around.limit, tail }),
-    };
-    group.id = None;
-    Ok(Finished { status, tail })
+    match ended {
+        Ok(status) => Ok(status.map(|status| Finished { status, tail })),
+        Err(_) => Err(Error::Timeout { limit: around.limit, tail }),
+    }
 }
 
 /// Calls with every line that is not empty, each cut to a length that can be shown.

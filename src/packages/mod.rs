@@ -14,7 +14,7 @@ use std::{
     collections::{BTreeMap, HashMap, HashSet},
     fs::{self, File, Permissions},
     io,
-    os::unix::fs::{DirBuilderExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, Weak},
     time::Duration,
@@ -28,10 +28,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     journal::{EventKind, Journal},
+    keeper::confine::directories,
+    probe::nursery::Nursery,
     python::Interpreter,
 };
-pub use installer::installer_env;
 use installer::{Finished, Installer, Surroundings, make_venv};
+pub use installer::{Inside, installer_env};
 pub use names::{hint_for, packages_of};
 pub use requirement::Requirement;
 
@@ -59,6 +61,8 @@ pub enum Error {
     Timeout { limit: Duration, tail: Vec<String> },
     #[error("the session was closed while packages were installed for it")]
     Closed,
+    #[error("packages for a confined session are installed in a sandbox, and there is none to be had: {why}")]
+    Sandbox { why: String },
 }
 
 impl Error {
@@ -67,6 +71,7 @@ impl Error {
         match self {
             Self::Requirement(_) => "bad_argument",
             Self::Timeout { .. } => "install_timed_out",
+            Self::Sandbox { .. } => "sandbox_unavailable",
             _ => "install_failed",
         }
     }
@@ -86,6 +91,10 @@ impl Error {
             }
             Self::Directory { .. } | Self::Start { .. } => "see the cause above".to_owned(),
             Self::Closed => "open another session".to_owned(),
+            Self::Sandbox { .. } => {
+                "set `sandbox_best_effort = true` to install without one, or open the session with the profile `open`"
+                    .to_owned()
+            }
             Self::Failed { tail, .. } => failure_hint(&tail.join("\n")).to_owned(),
             Self::Timeout { .. } => "try fewer packages at once, or raise `install_timeout_s`".to_owned(),
         }
@@ -354,6 +363,10 @@ impl Environment {
             turn.lock().await
         };
         let started = Instant::now();
+        let inside = match order.sandbox {
+            Some((nursery, outer_id)) => Some(self.inside(nursery, outer_id, order.interpreter, is_managed).await?),
+            None => None,
+        };
         let around = Surroundings {
             env: order.env,
             cwd: order.cwd,
@@ -361,6 +374,7 @@ impl Environment {
             limit: self.packages.timeout,
             lines: Some(lines),
             confined: order.confined,
+            inside: inside.as_ref(),
         };
         let mut directories = order.interpreter.site_packages.clone();
         let (python, site) = if is_managed {
@@ -373,7 +387,7 @@ impl Environment {
         };
         let installer = Installer::find(&python, is_managed, around).await?;
         let before = take_inventory(directories.clone()).await;
-        let Finished { status, tail } = installer.install(order.requirements, order.confined, around).await?;
+        let Finished { status, tail } = installer.install(order.requirements, around).await?;
         if !status.success() {
             return Err(Error::Failed { installer: installer.name, tail: last(tail, SHOWN_LINES) });
         }
@@ -423,6 +437,34 @@ impl Environment {
         })
     }
 
+    /// The sandbox for an installer. It is whoever this session's directory for packages belongs to, which under root is nobody else.
+    async fn inside(
+        &self,
+        nursery: &Arc<Nursery>,
+        outer_id: Option<u32>,
+        interpreter: &Interpreter,
+        is_managed: bool,
+    ) -> Result<Inside, Error> {
+        let failed = |source| Error::Directory { path: self.directory.clone(), source };
+        self.make_directory().map_err(failed)?;
+        let directory = self.directory.clone();
+        let owned = tokio::task::spawn_blocking(move || {
+            let Some(outer_id) = outer_id else { return Ok(None) };
+            let owner = fs::metadata(&directory)?.uid();
+            if owner != 0 {
+                return Ok(Some(owner));
+            }
+            std::os::unix::fs::chown(&directory, Some(outer_id), Some(outer_id))?;
+            Ok(Some(outer_id))
+        });
+        let outer_id = owned.await.map_err(io::Error::other).and_then(|owned| owned).map_err(failed)?;
+        let environment = (!is_managed).then(|| interpreter.prefix.clone());
+        let mut read_only = directories(interpreter);
+        // What is inside of something that may be written would be read-only there.
+        read_only.retain(|path| !environment.as_ref().is_some_and(|prefix| path.starts_with(prefix)));
+        Ok(Inside { nursery: nursery.clone(), outer_id, own: self.directory.clone(), environment, read_only })
+    }
+
     /// The session's venv, made if there is none yet.
     async fn prepare(&self, interpreter: &Interpreter, around: Surroundings<'_>) -> Result<Site, Error> {
         if let Some(site) = self.site() {
@@ -464,6 +506,8 @@ pub struct Order<'a> {
     pub env: &'a BTreeMap<String, String>,
     pub cwd: &'a Path,
     pub confined: bool,
+    /// What makes a sandbox for the installer, and who that is outside.
+    pub sandbox: Option<(&'a Arc<Nursery>, Option<u32>)>,
     pub requirements: &'a [Requirement],
 }
 

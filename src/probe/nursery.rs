@@ -27,6 +27,7 @@ use crate::{
         Report,
         nursery::{KeeperRequest, Request},
     },
+    sandbox::share,
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -82,12 +83,16 @@ impl Nursery {
         // SAFETY: async-signal-safe calls only. dup2 onto itself would keep close-on-exec, so that case is handled apart.
         unsafe {
             command.pre_exec(move || {
+                // It stands lower than the daemon, and so does all it makes. Neither matters where it cannot be had.
+                libc::setsid();
+                libc::nice(share::STEP);
                 let result = if raw == 3 { libc::fcntl(3, libc::F_SETFD, 0) } else { libc::dup2(raw, 3) };
                 if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
             });
         }
         let child = tokio::process::Command::from(command).kill_on_drop(true).spawn().map_err(Error::Start)?;
         drop(theirs);
+        child.id().into_iter().for_each(share::hold_back);
         let (message, _) = control.receive_message::<Message>().await.map_err(Error::Gone)?;
         if message.ready != Some(true) {
             return Err(Error::Unable(message.error.unwrap_or_else(|| "the nursery did not say why".to_owned())));
@@ -100,9 +105,13 @@ impl Nursery {
         self.gone.load(Ordering::Acquire)
     }
 
-    /// A keeper in fresh namespaces.
-    pub async fn keeper(self: &Arc<Self>, request: &KeeperRequest) -> Result<ConfinedKeeper, Error> {
-        let [control, pidfd] = self.ask(&Request::Keeper(request.clone()), &[]).await?;
+    /// A keeper in fresh namespaces. The descriptors are for the program that is run below it, if one is.
+    pub async fn keeper(
+        self: &Arc<Self>,
+        request: &KeeperRequest,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<ConfinedKeeper, Error> {
+        let [control, pidfd] = self.ask(&Request::Keeper(request.clone()), descriptors).await?;
         let control = Control::new(control).map_err(Error::Gone)?;
         let ready = tokio::time::timeout(super::control::ANSWER_TIMEOUT, control.receive())
             .await

@@ -33,6 +33,9 @@ pub struct Trial {
     datagrams: Option<String>,
     signal: Option<String>,
     memory: Option<String>,
+    open_files: Option<String>,
+    file_size: Option<String>,
+    tmp: Option<String>,
     calls: Option<String>,
     others: u64,
     status: Status,
@@ -131,9 +134,13 @@ pub fn enforced(
             "processes",
             format!("{} (RLIMIT_NPROC{})", limits.processes, if grouped.processes { ", cgroup" } else { "" }),
         ),
-        held("open_files", format!("{} for each process", limits.open_files)),
-        held("file_size", format!("{} MB for each file", limits.file_size_mb)),
-        in_namespaces("tmp", format!("{} MB", limits.tmp_mb)),
+        failed("open_files", &trial.open_files, &format!("{} for each process, one more", limits.open_files)),
+        failed("file_size", &trial.file_size, &format!("{} MB for each file, one byte more", limits.file_size_mb)),
+        if has_namespaces {
+            failed("tmp", &trial.tmp, &format!("{} MB, one more", limits.tmp_mb))
+        } else {
+            in_namespaces("tmp", String::new())
+        },
     ];
     if has_own_directory {
         all.push(watched("disk", format!("{} MB in the workspace", limits.disk_mb)));
@@ -172,7 +179,7 @@ mod tests {
     #[test]
     fn what_worked_is_not_enforced() {
         let trial = serde_json::json!({"read": "ENOENT", "write": "EROFS", "daemon": null, "network": "EPERM", "datagrams": "EPERM",
-            "signal": "ESRCH", "memory": "ENOMEM", "calls": "EPERM", "others": 0,
+            "signal": "ESRCH", "memory": "ENOMEM", "calls": "EPERM", "others": 0, "open_files": "EINVAL", "file_size": "EFBIG", "tmp": "ENOSPC",
             "status": {"CapBnd": "0000", "CapEff": "0000", "NoNewPrivs": "1", "Seccomp": "2"}});
         let trial: Trial = serde_json::from_value(trial).unwrap();
         let all = enforced(&terms(), &trial, Grouped::default(), true, true);

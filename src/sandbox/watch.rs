@@ -14,7 +14,7 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
 
-use super::Limits;
+use super::{Limits, share::MANY};
 
 /// How often sessions are looked at.
 pub const TICK: Duration = Duration::from_secs(1);
@@ -26,6 +26,8 @@ const MAX_DESCRIPTORS: usize = 50_000;
 const LEAST_FILE_BYTES: u64 = 512;
 /// Counting files may take this part of the time.
 const DISK_SHARE: u32 = 20;
+/// Of one processor, from one look to the next: who uses more lets others come first.
+const MUCH_PERCENT: u128 = 30;
 
 /// How long a session that was stopped for its files has to delete some.
 const DISK_GRACE: Duration = Duration::from_secs(10);
@@ -35,10 +37,12 @@ const DISK_GRACE: Duration = Duration::from_secs(10);
 pub struct Process {
     pub pid: i32,
     parent: i32,
+    pub session: i32,
     started: u64,
     /// Its own and that of the children it has waited for, in clock ticks.
     ticks: u64,
     resident_bytes: u64,
+    pub wants_to_run: bool,
 }
 
 impl Process {
@@ -96,7 +100,9 @@ fn read_process(pid: i32) -> Option<Process> {
     let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
     Some(Process {
         pid,
+        wants_to_run: *fields.first()? == "R",
         parent: fields.get(1)?.parse().ok()?,
+        session: fields.get(3)?.parse().ok()?,
         started: number(19)?,
         ticks: number(11)? + number(12)? + number(13)? + number(14)?,
         resident_bytes: number(21)? * rustix::param::page_size() as u64,
@@ -126,6 +132,9 @@ pub enum Passed {
 pub struct Watched {
     /// Processor time of processes that nobody waited for is gone from `/proc`, but not from here.
     ticks: u64,
+    /// What each process had used at the last look, and when that was.
+    seen: HashMap<i32, u64>,
+    seen_at: Option<Instant>,
     disk_due: Option<Instant>,
     /// How much there was when its processes were last ended for it.
     disk_bytes: u64,
@@ -148,10 +157,25 @@ pub struct Look<'a> {
 }
 
 impl Watched {
-    /// Looks at a session once. Blocks.
-    pub fn look(&mut self, processes: &Processes, at: &Look<'_>) -> Option<Passed> {
-        let roots: Vec<_> = std::iter::once(at.worker).chain(at.keeper).collect();
-        let mine = processes.below(&roots);
+    /// Whether a session's processes use the processors so much that others come first. Those who are kept from it use little, but want
+    /// to run whenever one looks, so whoever stepped back once stays there until nobody does.
+    pub fn burns(&mut self, mine: &[Process], has_stepped_back: bool) -> bool {
+        let now = Instant::now();
+        let elapsed = self.seen_at.replace(now).map_or(TICK, |before| now - before);
+        let used = |process: &Process| process.ticks.saturating_sub(self.seen.get(&process.pid).copied().unwrap_or(0));
+        let ticks: u64 = mine.iter().map(used).sum();
+        self.seen = mine.iter().map(|process| (process.pid, process.ticks)).collect();
+        let wanting = mine.iter().filter(|process| process.wants_to_run).count();
+        if has_stepped_back {
+            return wanting > 0;
+        }
+        let second = rustix::param::clock_ticks_per_second().max(1);
+        let is_much = u128::from(ticks) * 1000 * 100 > elapsed.as_millis() * u128::from(second) * MUCH_PERCENT;
+        is_much || wanting > MANY
+    }
+
+    /// Looks at a session's processes once. Blocks.
+    pub fn look(&mut self, mine: &[Process], at: &Look<'_>) -> Option<Passed> {
         let ticks = mine.iter().map(|process| process.ticks).sum();
         self.ticks = self.ticks.max(ticks);
         let second = rustix::param::clock_ticks_per_second().max(1);
@@ -159,14 +183,13 @@ impl Watched {
             return Some(Passed::Cpu { seconds: self.ticks.div_ceil(second) });
         }
         if !at.memory_is_held
-            && let Some((mb, victims)) = too_large(&mine, at.keeper, at.limits.memory_mb)
+            && let Some((mb, victims)) = too_large(mine, at.keeper, at.limits.memory_mb)
         {
             return Some(Passed::Memory { mb, victims });
         }
-        let bytes = self.too_many_bytes(at, &mine)?;
-        let victims =
-            mine.into_iter().filter(|process| Some(process.pid) != at.keeper && !at.copies.contains(&process.pid));
-        Some(Passed::Disk { mb: bytes >> 20, victims: victims.collect(), strikes: self.strikes })
+        let bytes = self.too_many_bytes(at, mine)?;
+        let victims = mine.iter().filter(|process| Some(process.pid) != at.keeper && !at.copies.contains(&process.pid));
+        Some(Passed::Disk { mb: bytes >> 20, victims: victims.copied().collect(), strikes: self.strikes })
     }
 
     fn too_many_bytes(&mut self, at: &Look<'_>, mine: &[Process]) -> Option<u64> {
@@ -294,6 +317,28 @@ mod tests {
         assert!(child.try_wait().unwrap().is_none());
         found[0].end();
         assert!(!child.wait().unwrap().success());
+    }
+
+    #[test]
+    fn who_stepped_back_stays_there_while_it_wants_to_run() {
+        let second = rustix::param::clock_ticks_per_second();
+        let process = |pid, ticks, wants_to_run| Process {
+            pid,
+            parent: 1,
+            session: 7,
+            started: 1,
+            ticks,
+            resident_bytes: 0,
+            wants_to_run,
+        };
+        let mut watched = Watched::default();
+        assert!(!watched.burns(&[process(7, 2, true)], false), "an answer takes a moment");
+        assert!(watched.burns(&[process(7, 2 + 10 * second, true)], false));
+        // It was hardly let run.
+        assert!(watched.burns(&[process(7, 3 + 10 * second, true)], true));
+        assert!(!watched.burns(&[process(7, 3 + 10 * second, false)], true));
+        let storm: Vec<_> = (10..30).map(|pid| process(pid, 0, true)).collect();
+        assert!(watched.burns(&storm, false), "many that want to run at once");
     }
 
     #[test]

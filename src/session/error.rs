@@ -25,6 +25,8 @@ pub enum Error {
     BadName(String),
     #[error("{limit} sessions are open, which is the limit")]
     TooMany { limit: usize, idle: Vec<(String, Duration)> },
+    #[error("{limit} sessions of yours are open, which is as many as one owner may have")]
+    TooManyOwn { limit: usize, idle: Vec<(String, Duration)> },
     #[error("{}", .0.message)]
     Refused(Refusal),
     #[error("the running cell is in code that cannot be looked into now, such as a long call into C")]
@@ -97,7 +99,7 @@ impl Error {
             | Self::NotADirectory(_)
             | Self::BadArgument(_)
             | Self::Sandbox(_) => "bad_argument",
-            Self::TooMany { .. } => "too_many_sessions",
+            Self::TooMany { .. } | Self::TooManyOwn { .. } => "too_many_sessions",
             Self::Refused(refusal) => refusal.known_kind(),
             Self::NotNow => "not_now",
             Self::NothingToUndo => "nothing_to_undo",
@@ -139,8 +141,10 @@ impl Error {
             Self::BadName(_) => {
                 format!("1 to {MAX_NAME_CHARS} letters, digits, `-`, `_` or `.`, starting with a letter or digit")
             }
-            Self::TooMany { idle, .. } => {
-                let mut hint = "close sessions with close_session, or raise `max_sessions`".to_owned();
+            Self::TooMany { idle, .. } | Self::TooManyOwn { idle, .. } => {
+                let setting =
+                    if matches!(self, Self::TooMany { .. }) { "max_sessions" } else { "max_sessions_per_owner" };
+                let mut hint = format!("close sessions with close_session, or raise `{setting}`");
                 if !idle.is_empty() {
                     let named = idle.iter().map(|(name, idle)| format!("{name} ({} min)", idle.as_secs() / 60));
                     hint.push_str("; idle for longest: ");

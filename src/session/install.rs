@@ -3,6 +3,7 @@
 use std::{
     io::{self, Read},
     path::Path,
+    sync::Arc,
     time::Duration,
 };
 
@@ -12,7 +13,7 @@ use tokio::sync::mpsc;
 use super::{Error, MAX_CODE_BYTES, Session, Work, read_answer};
 use crate::{
     packages::{Error as InstallError, Installed, Order, Requirement, Site, packages_of},
-    probe::wire::Op,
+    probe::{link::Walls, nursery::Nursery, wire::Op},
     regular,
 };
 
@@ -46,6 +47,7 @@ impl Session {
         let requirements = Requirement::parse_all(packages).map_err(InstallError::from)?;
         let info = &self.info;
         let confined = info.terms.profile.is_confined();
+        let (nursery, mut unconfined) = self.nursery_for_installer().await?;
         let order = Order {
             session: &info.name,
             owner: &info.owner,
@@ -54,9 +56,17 @@ impl Session {
             env: if confined { &info.installer_env } else { &info.env },
             cwd: if confined { Path::new("/") } else { &info.cwd },
             confined,
+            sandbox: nursery.as_ref().map(|nursery| (nursery, info.workspace.owner)),
             requirements: &requirements,
         };
-        let mut installed = info.environment.install(order, lines).await?;
+        let mut installed = match info.environment.install(order, lines).await {
+            Err(InstallError::Sandbox { why }) if self.parts.best_effort => {
+                unconfined = Some(why);
+                info.environment.install(Order { sandbox: None, ..order }, lines).await?
+            }
+            installed => installed?,
+        };
+        installed.notes.extend(unconfined.map(|why| format!("the installer ran without a sandbox: {why}")));
         let op = site_request(&installed.site);
         match self.ask(op, Vec::new(), SITE_TIMEOUT).await.and_then(read_answer) {
             Ok(Loaded { loaded }) => installed.note_loaded(&loaded),
@@ -68,6 +78,21 @@ impl Session {
             }
         }
         Ok(installed)
+    }
+
+    /// What makes the sandbox of an installer for a confined session; where that cannot be and need not, why.
+    async fn nursery_for_installer(&self) -> Result<(Option<Arc<Nursery>>, Option<String>), Error> {
+        if !self.info.terms.profile.is_confined() {
+            return Ok((None, None));
+        }
+        if self.info.walls == Walls::Bare {
+            return Ok((None, Some("this machine has none".to_owned())));
+        }
+        match self.parts.probes.nursery().await {
+            Ok(nursery) => Ok((Some(nursery), None)),
+            Err(error) if self.parts.best_effort => Ok((None, Some(error.to_string()))),
+            Err(error) => Err(InstallError::Sandbox { why: error.to_string() }.into()),
+        }
     }
 
     /// Where `auto_install` is on: installs the packages of modules that the code imports and that are not there, before any of it has

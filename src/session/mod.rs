@@ -3,6 +3,7 @@
 //! `Sessions` is the collection, `Session` a cheap handle; the task in `task` owns the worker and is the only writer of a
 //! session's state. Every door calls these methods and nothing below them.
 
+mod ahead;
 pub(crate) mod ended;
 mod error;
 mod install;
@@ -40,6 +41,7 @@ pub use sessions::Sessions;
 pub(crate) use sessions::new_handle;
 
 use crate::{
+    audit::{Audit, Line, What},
     caller::{Caller, DefaultSession, Scope},
     config::{Checkpoints, Config},
     files::{Workspace, Workspaces},
@@ -55,6 +57,7 @@ use crate::{
         self, Terms, Wish,
         cgroup::{Group, Groups},
         paths::Protected,
+        share::Standing,
         truth::{self, Enforced, Grouped},
     },
 };
@@ -174,6 +177,18 @@ pub struct Info {
 }
 
 impl Info {
+    /// Writes down what its sandbox did not let happen, or ended.
+    fn record_denied(&self, parts: &Parts, reason: &str) {
+        parts.audit.record(Line {
+            owner: Some(self.owner.to_string()),
+            client: Some(self.client.clone()),
+            action: Some("sandbox".to_owned()),
+            target: Some(self.handle.to_string()),
+            reason: Some(reason.to_owned()),
+            ..Line::new(What::Denied)
+        });
+    }
+
     fn enforced(&self, trial: &truth::Trial, grouped: Grouped) -> Vec<Enforced> {
         truth::enforced(&self.terms, trial, grouped, self.walls == Walls::All, self.own_directory().is_some())
     }
@@ -297,6 +312,7 @@ struct Live {
     copies: Vec<i32>,
     /// Why its processes were ended, for whoever finds that they were.
     ended_for: Option<String>,
+    standing: Standing,
 }
 
 impl Live {
@@ -321,6 +337,7 @@ impl Live {
             keeper: None,
             copies: Vec::new(),
             ended_for: None,
+            standing: Standing::default(),
         }
     }
 }
@@ -414,6 +431,7 @@ pub struct Session {
     live: Arc<Mutex<Live>>,
     commands: mpsc::Sender<Command>,
     ending: Arc<Ending>,
+    parts: Arc<Parts>,
     /// What came back of the save it was opened from.
     restored: Option<Arc<saved::Restored>>,
 }
@@ -623,6 +641,7 @@ pub struct Parts {
     pub probes: Probes,
     pub interpreters: Interpreters,
     pub journal: Journal,
+    audit: Arc<Audit>,
     pub outputs: Arc<Outputs>,
     pub workspaces: Workspaces,
     pub jobs: Jobs,
@@ -630,13 +649,16 @@ pub struct Parts {
     pub python: Option<String>,
     pub session_ttl: Duration,
     pub max_sessions: usize,
+    pub max_sessions_per_owner: usize,
     pub store: Arc<saved::Store>,
     pub packages: Arc<Packages>,
     pub sandbox: sandbox::Settings,
     pub protected: Protected,
     pub best_effort: bool,
     /// Where the kernel counts a session's processes as one; looked for when the first confined session is opened.
-    pub groups: tokio::sync::OnceCell<Arc<Groups>>,
+    groups: tokio::sync::OnceCell<Arc<Groups>>,
+    /// Whose turn it is to open a confined worker on a crowded machine.
+    pub openings: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Parts {
@@ -644,7 +666,7 @@ impl Parts {
         config: &Config,
         protected: Protected,
         probes: Probes,
-        journal: Journal,
+        (journal, audit): (Journal, Arc<Audit>),
         outputs: Outputs,
         store: saved::Store,
         (workspaces, packages): (Workspaces, Arc<Packages>),
@@ -653,6 +675,7 @@ impl Parts {
             probes,
             interpreters: Interpreters::closed_to(workspaces.path().to_owned()),
             journal,
+            audit,
             outputs: Arc::new(outputs),
             workspaces,
             jobs: Jobs::default(),
@@ -660,12 +683,20 @@ impl Parts {
             python: config.python.clone(),
             session_ttl: config.session_ttl,
             max_sessions: config.max_sessions,
+            max_sessions_per_owner: config.max_sessions_per_owner,
             store: Arc::new(store),
             packages,
             sandbox: config.sandbox.clone(),
             protected,
             best_effort: config.sandbox_best_effort,
             groups: tokio::sync::OnceCell::new(),
+            openings: Arc::default(),
         }
+    }
+
+    /// Where groups of processes can be made, looked for once.
+    async fn groups(&self) -> Arc<Groups> {
+        let find = || async { Arc::new(tokio::task::spawn_blocking(Groups::find).await.unwrap_or_default()) };
+        self.groups.get_or_init(find).await.clone()
     }
 }

@@ -10,16 +10,20 @@ use std::{
 use jiff::Timestamp;
 
 use super::{
-    Command, Error, FRESH_TTL, Info, MAX_NAME_CHARS, OpenOptions, Opening, Parts, Session, Status, keeping, literal,
-    saved, task, watching,
+    Command, Error, FRESH_TTL, Info, MAX_NAME_CHARS, OpenOptions, Opening, Parts, Session, Status,
+    ahead::{Kind, Nest},
+    keeping, literal, saved, task, watching,
 };
 use crate::{
-    caller::{self, Caller, DefaultSession, Door, Scope},
+    caller::{self, Caller, DefaultSession, Door, Scope, own_owner},
     files::{OwnDirectory, Workspace},
     journal::EventKind,
     keeper::confine::{self, Confinement},
     packages,
-    probe::link::{self, Walls},
+    probe::{
+        link::{self, Walls},
+        template::Wanted,
+    },
     python::Interpreter,
     sandbox::{self, Profile, Terms, Wish, rules::Asker},
 };
@@ -58,6 +62,7 @@ pub struct Sessions {
     /// Sessions that have no process and can be started by using them.
     pub(super) stopped: Mutex<Vec<saved::Definition>>,
     pub(super) reviving: tokio::sync::Mutex<()>,
+    nest: Arc<Nest>,
 }
 
 impl Sessions {
@@ -73,6 +78,7 @@ impl Sessions {
             registry: Mutex::default(),
             defaults: Mutex::default(),
             reviving: tokio::sync::Mutex::default(),
+            nest: Arc::default(),
         });
         tokio::spawn(close_idle(Arc::downgrade(&sessions)));
         tokio::spawn(watching::watch(Arc::downgrade(&sessions)));
@@ -200,44 +206,44 @@ impl Sessions {
         let terms = self.settle(caller, options.sandbox, again.is_some()).await?;
         let profile = terms.profile;
         let walls = self.walls_for(profile).await?;
-        let handle: Arc<str> = again.map_or_else(new_handle, |definition| definition.handle.clone()).into();
+        let mut handle: Arc<str> = again.map_or_else(new_handle, |definition| definition.handle.clone()).into();
         let (cwd, own) = self.place_for(caller, options.cwd.as_ref(), profile, &handle).await?;
         if !cwd.is_dir() {
             return Err(Error::NotADirectory(cwd));
         }
         // Whoever says where, and may, gets that directory; others, and those that are sealed, one of the session's own.
-        let is_bound = match again {
-            Some(definition) => definition.is_bound,
-            None => profile == Profile::Workspace && options.cwd.is_some() && caller.may(Scope::Admin),
-        };
+        let may_bind = profile == Profile::Workspace && options.cwd.is_some() && caller.may(Scope::Admin);
+        let is_bound = again.map_or(may_bind, |definition| definition.is_bound);
         let cwd = if is_bound { self.parts.protected.check(&cwd, true).map_err(sandbox::Error::from)? } else { cwd };
         if let Some(module) = options.preload.iter().find(|module| !is_module_name(module)) {
             return Err(Error::BadArgument(format!("`{module}` in `preload` is not the name of a module")));
         }
-        let save = match &options.restore {
-            Some(restore) => Some(self.save_named(&caller.owner, restore)?),
-            None => None,
-        };
-        // What the caller's environment holds is none of a confined session's business.
-        let added = caller.may(Scope::Admin).then_some(&options.env).into_iter().flatten();
-        let lookup = caller.env.iter().chain(added).map(|(name, value)| (name.clone(), value.clone())).collect();
+        let save = options.restore.as_ref().map(|restore| self.save_named(&caller.owner, restore)).transpose()?;
         let env = environment(caller, &terms, &options.env);
         check_environment(&env)?;
-        // Interpreters are looked for and asked outside of any sandbox: only whoever may do without one says where.
-        let search = if caller.may(Scope::Admin) { &env } else { &*caller.env };
-        let interpreter = self
-            .parts
-            .interpreters
-            .resolve(options.python.as_deref(), self.parts.python.as_deref(), &cwd, search)
-            .await?;
-        let base = self.base_of(&interpreter, &cwd, &lookup).await;
-        let name: Arc<str> = match options.name {
-            Some(name) => name.into(),
-            None if caller.default_session == DefaultSession::Fresh => handle.clone(),
-            None => self.free_name(caller).into(),
+        let (interpreter, base) =
+            self.interpreter_for(caller, (options.python.as_deref(), &options.env), &cwd, &env).await?;
+        let wanted = Wanted {
+            interpreter: &interpreter,
+            base: base.as_ref(),
+            env: &env,
+            preload: &options.preload,
+            python_path: &python_path(&env),
+            owner: &caller.owner,
+            confined: walls == Walls::All,
         };
-        let reservation = self.reserve(caller, &name)?;
+        let is_made_now = is_bound || again.is_some() || walls == Walls::Bare;
+        let kind = if is_made_now { None } else { Kind::new(&wanted, &terms) };
+        let mut ahead = kind.as_ref().and_then(|kind| self.nest.take(kind, &self.parts));
+        if let Some(ahead) = &ahead {
+            handle = ahead.handle.clone();
+        }
+        let name = self.name_for(caller, options.name, &handle);
+        let reserved = self.reserve(caller, &name);
+        let reservation = reserved.inspect_err(|_| self.nest.give_back(kind.as_ref(), ahead.take()))?;
         let ttl = if name == handle { FRESH_TTL.min(self.parts.session_ttl) } else { self.parts.session_ttl };
+        let (ahead, own) =
+            ahead.map_or((None, own), |ahead| (Some(ahead.link), Some((ahead.workspace, Some(ahead.directory)))));
         let (workspace, directory) = match own {
             Some(own) => own,
             None => self.workspace_for(profile, walls, is_bound, &cwd, &handle).await?,
@@ -283,16 +289,50 @@ impl Sessions {
             opened_at,
             ttl,
         });
-        let seed = task::Seed::New { cell: info.definition.cell, save, directory };
+        let seed = task::Seed::New { cell: info.definition.cell, save, directory, ahead };
         let session = task::start(info.clone(), self.parts.clone(), seed).await?;
-        if info.definition.keep {
-            let (store, definition) = (self.parts.store.clone(), info.definition.clone());
-            let put = tokio::task::spawn_blocking(move || store.put(&definition)).await;
-            put.map_err(|_| Error::Gone)?.map_err(Error::Store)?;
-        }
+        self.keep(&info).await?;
         self.add(&session, None);
         drop(reservation);
+        if let Some(kind) = kind {
+            self.nest.fill(kind, &self.parts);
+        }
         Ok(session)
+    }
+
+    fn name_for(&self, caller: &Caller, asked: Option<String>, handle: &Arc<str>) -> Arc<str> {
+        match asked {
+            Some(name) => name.into(),
+            None if caller.default_session == DefaultSession::Fresh => handle.clone(),
+            None => self.free_name(caller).into(),
+        }
+    }
+
+    async fn keep(&self, info: &Info) -> Result<(), Error> {
+        if !info.definition.keep {
+            return Ok(());
+        }
+        let (store, definition) = (self.parts.store.clone(), info.definition.clone());
+        let put = tokio::task::spawn_blocking(move || store.put(&definition)).await;
+        put.map_err(|_| Error::Gone)?.map_err(Error::Store)
+    }
+
+    /// The interpreter of a session, and the one that it is a venv of.
+    async fn interpreter_for(
+        &self,
+        caller: &Caller,
+        (python, added): (Option<&str>, &BTreeMap<String, String>),
+        cwd: &std::path::Path,
+        env: &BTreeMap<String, String>,
+    ) -> Result<(Interpreter, Option<Interpreter>), Error> {
+        // What the caller's environment holds is none of a confined session's business.
+        let added = caller.may(Scope::Admin).then_some(added).into_iter().flatten();
+        let lookup = caller.env.iter().chain(added).map(|(name, value)| (name.clone(), value.clone())).collect();
+        // Interpreters are looked for and asked outside of any sandbox: only whoever may do without one says where.
+        let search = if caller.may(Scope::Admin) { env } else { &*caller.env };
+        let interpreter = self.parts.interpreters.resolve(python, self.parts.python.as_deref(), cwd, search).await?;
+        let base = self.base_of(&interpreter, cwd, &lookup).await;
+        Ok((interpreter, base))
     }
 
     /// Makes a second session out of one: from what it is now, or from its checkpoint after a cell.
@@ -504,6 +544,7 @@ impl Sessions {
             session.info.environment.release(&session.info.handle, keep).await;
         };
         futures::future::join_all(sessions.iter().map(end)).await;
+        self.nest.close().await;
     }
 
     fn reserve(&self, caller: &Caller, name: &Arc<str>) -> Result<Reservation<'_>, Error> {
@@ -514,14 +555,23 @@ impl Sessions {
             return Err(Error::BadName(name.to_string()));
         }
         let mut registry = self.registry.lock().expect("no panic while locked");
-        let open = registry.open.len() + registry.reserved.len();
-        if open >= self.parts.max_sessions {
+        let idle = || {
             let mine = registry.open.values().filter(|session| session.info.owner == caller.owner);
             let mut idle: Vec<_> =
                 mine.filter_map(|session| Some((session.info.name.to_string(), session.idle_for()?))).collect();
             idle.sort_by_key(|(_, idle)| std::cmp::Reverse(*idle));
             idle.truncate(NAMED_IDLE);
-            return Err(Error::TooMany { limit: self.parts.max_sessions, idle });
+            idle
+        };
+        let open = registry.open.len() + registry.reserved.len();
+        if open >= self.parts.max_sessions {
+            return Err(Error::TooMany { limit: self.parts.max_sessions, idle: idle() });
+        }
+        let own = registry.open.values().filter(|session| session.info.owner == caller.owner).count()
+            + registry.reserved.iter().filter(|(owner, _)| *owner == caller.owner).count();
+        // Whoever runs the daemon can end it too; nobody else may leave others without room.
+        if own >= self.parts.max_sessions_per_owner && *caller.owner != *own_owner() {
+            return Err(Error::TooManyOwn { limit: self.parts.max_sessions_per_owner, idle: idle() });
         }
         let key = (caller.owner.clone(), name.clone());
         let taken = registry.reserved.contains(&key)
@@ -614,6 +664,12 @@ fn environment(caller: &Caller, terms: &Terms, more: &BTreeMap<String, String>) 
     }
     env.extend(more.clone());
     env
+}
+
+/// The directories that a session's environment has Python look in.
+pub(super) fn python_path(env: &BTreeMap<String, String>) -> Vec<String> {
+    let path = env.get("PYTHONPATH").map(|path| path.split(':').filter(|entry| !entry.is_empty()).map(str::to_owned));
+    path.into_iter().flatten().collect()
 }
 
 fn check_environment(env: &BTreeMap<String, String>) -> Result<(), Error> {

@@ -6,9 +6,11 @@ use std::{
     time::Instant,
 };
 
-use super::{Info, Live, Session, Sessions};
+use super::{Info, Live, Parts, Session, Sessions};
 use crate::sandbox::{
+    Limits,
     cgroup::{self, Group, Groups},
+    share::Members,
     watch::{Look, Passed, Processes, TICK, Watched},
 };
 
@@ -45,6 +47,7 @@ pub(super) async fn watch(sessions: Weak<Sessions>) {
         let Ok((before, passed)) = looked.await else { continue };
         for ((seen, session), passed) in before.into_iter().zip(passed) {
             if let Some(reason) = passed {
+                session.info.record_denied(&session.parts, &reason);
                 sessions.end(&session, &reason).await;
                 sessions.put_away(&session, false).await;
             } else {
@@ -73,7 +76,15 @@ impl Session {
             directory: self.info.own_directory(),
             memory_is_held: group.is_some_and(|group| group.held.memory),
         };
-        match watched.look(processes, &look)? {
+        let roots: Vec<_> = std::iter::once(look.worker).chain(keeper).collect();
+        let mine = processes.below(&roots);
+        {
+            let mut live = self.live.lock().expect("no panic while locked");
+            live.standing.burns = watched.burns(&mine, live.standing.has_stepped_back());
+            live.settle(&self.info);
+            live.standing.move_others(&mine);
+        }
+        match watched.look(&mine, &look)? {
             Passed::Cpu { seconds } => {
                 Some(format!("its processes have used {seconds} s of processor time, and may use {} s", limits.cpu_s?))
             }
@@ -96,6 +107,7 @@ impl Session {
     }
 
     fn end_processes(&self, victims: &[crate::sandbox::watch::Process], reason: String) {
+        self.info.record_denied(&self.parts, &reason);
         // Before anybody can see that they are gone.
         self.live.lock().expect("no panic while locked").ended_for = Some(reason);
         for victim in victims {
@@ -105,10 +117,20 @@ impl Session {
 }
 
 impl Live {
+    /// Gives a confined session its share of the processors.
+    pub(super) fn settle(&mut self, info: &Info) {
+        let Some(worker) = self.pid.filter(|_| info.terms.profile.is_confined()) else { return };
+        self.standing.settle(Members { worker, keeper: self.keeper, user: info.workspace.owner });
+    }
+
     /// Why the worker that was found dead was ended, if it was us or the kernel on our behalf.
-    pub(super) fn take_ended_for(&mut self, info: &Info) -> Option<String> {
+    pub(super) fn take_ended_for(&mut self, info: &Info, parts: &Parts) -> Option<String> {
         let out_of_memory = self.group.as_ref().is_some_and(|group| group.was_out_of_memory());
-        let memory = || format!("the session used more than its {} MB of memory", info.terms.limits.memory_mb);
+        let memory = || {
+            let reason = format!("the session used more than its {} MB of memory", info.terms.limits.memory_mb);
+            info.record_denied(parts, &reason);
+            reason
+        };
         self.ended_for.take().or_else(|| out_of_memory.then(memory))
     }
 }
@@ -116,15 +138,16 @@ impl Live {
 /// Puts a session's processes into groups of their own, some time soon: version 1 takes milliseconds for it.
 pub(super) async fn enclose(
     groups: Arc<Groups>,
-    info: Arc<Info>,
+    handle: Arc<str>,
+    limits: Limits,
     worker: i32,
     keeper: Option<i32>,
 ) -> Option<Arc<Group>> {
     let enclosed = tokio::task::spawn_blocking(move || {
         let roots: Vec<_> = std::iter::once(worker).chain(keeper).collect();
         let started = Instant::now();
-        let group = groups.enclose(&format!("{}-{worker}", info.handle), &info.terms.limits, &|| cgroup::pids(&roots));
-        tracing::debug!(session = %info.name, held = ?group.held, took = ?started.elapsed(), "processes were put into groups");
+        let group = groups.enclose(&format!("{handle}-{worker}"), &limits, &|| cgroup::pids(&roots));
+        tracing::debug!(%handle, held = ?group.held, took = ?started.elapsed(), "processes were put into groups");
         Arc::new(group)
     });
     enclosed.await.ok()

@@ -81,6 +81,7 @@ impl From<session::Error> for ApiError {
             "unknown_session" | "unknown_job" | "closed_session" | "no_session" => StatusCode::NOT_FOUND,
             "busy" | "name_taken" | "ambiguous_session" => StatusCode::CONFLICT,
             "not_allowed" => StatusCode::FORBIDDEN,
+            _ if matches!(error, session::Error::Output(crate::output::Error::Unknown { .. })) => StatusCode::NOT_FOUND,
             _ => StatusCode::UNPROCESSABLE_ENTITY,
         };
         Self(status, Failure { kind: error.kind().to_owned(), message: error.message(), hint: error.hint() })
@@ -555,8 +556,6 @@ async fn export(
     let headers = [
         ("content-type", format!("{}; charset=utf-8", export.format.mime())),
         ("content-disposition", format!("attachment; filename=\"{}\"", export.file_name)),
-        ("content-security-policy", "sandbox".to_owned()),
-        ("x-content-type-options", "nosniff".to_owned()),
     ];
     Ok((headers, export.text).into_response())
 }

@@ -311,9 +311,6 @@ async fn download(
     insert(headers, header::CONTENT_LENGTH, &(end - start).to_string());
     insert(headers, header::ACCEPT_RANGES, "bytes");
     insert(headers, header::CONTENT_DISPOSITION, &disposition(&name));
-    insert(headers, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
-    insert(headers, header::CONTENT_SECURITY_POLICY, "sandbox; default-src 'none'");
-    insert(headers, header::CACHE_CONTROL, "no-store");
     if status == StatusCode::PARTIAL_CONTENT {
         insert(headers, header::CONTENT_RANGE, &format!("bytes {start}-{}/{bytes}", end - 1));
     }

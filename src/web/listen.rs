@@ -15,7 +15,7 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     sync::Semaphore,
 };
@@ -27,6 +27,8 @@ use super::router::Remote;
 /// What hyper holds of a head and of a body at once.
 const MAX_BUFFER_BYTES: usize = 64 << 10;
 const MAX_HEADERS: usize = 100;
+/// How long one is listened to that was refused.
+const LINGER: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -81,11 +83,64 @@ async fn welcome(
     // Answers are small and somebody waits for each.
     let _slower = stream.set_nodelay(true);
     let Some(tls) = tls else { return converse(stream, peer, router, limits, stop).await };
+    let mut first = [0];
+    match tokio::time::timeout(limits.head, stream.peek(&mut first)).await {
+        // No TLS record begins with a letter, and every plain request does.
+        Ok(Ok(1)) if first[0].is_ascii_alphabetic() => return refuse(stream, limits, &PLAIN).await,
+        Ok(Ok(1)) => {}
+        _ => return,
+    }
     match tokio::time::timeout(limits.head, tls.accept(stream)).await {
         Ok(Ok(stream)) => converse(stream, peer, router, limits, stop).await,
         Ok(Err(error)) => tracing::debug!(%error, %peer, "a TLS handshake failed"),
         Err(_) => tracing::debug!(%peer, "a TLS handshake took too long"),
     }
+}
+
+/// What a connection is told that never became a request.
+struct Farewell {
+    status: &'static str,
+    kind: &'static str,
+    message: &'static str,
+    hint: &'static str,
+}
+
+const PLAIN: Farewell = Farewell {
+    status: "400 Bad Request",
+    kind: "bad_argument",
+    message: "this address speaks TLS",
+    hint: "use https://; what was sent in plain could have been read on the way, so change the token if there was one",
+};
+
+const LATE: Farewell = Farewell {
+    status: "408 Request Timeout",
+    kind: "too_slow",
+    message: "the head of this request did not come in time",
+    hint: "send it again",
+};
+
+async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, limits: Limits, farewell: &Farewell) {
+    let Farewell { status, kind, message, hint } = farewell;
+    let body = serde_json::json!({"kind": kind, "message": message, "hint": hint}).to_string();
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    let tell = async {
+        stream.write_all(format!("{head}{body}").as_bytes()).await?;
+        stream.shutdown().await?;
+        // What still comes is read for a while: closing on unread bytes would take the answer back.
+        let (mut unread, mut left) = ([0; 4096], MAX_BUFFER_BYTES);
+        while left > 0 {
+            match stream.read(&mut unread).await? {
+                0 => break,
+                count => left = left.saturating_sub(count),
+            }
+        }
+        Ok::<_, std::io::Error>(())
+    };
+    // Whoever does not listen is not told.
+    let _unheard = tokio::time::timeout(limits.head.min(LINGER), tell).await;
 }
 
 async fn converse<S>(stream: S, peer: SocketAddr, router: Router, limits: Limits, stop: CancellationToken)
@@ -95,32 +150,33 @@ where
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(Remote(peer));
-        router.call(request)
+        // In a box, so that the connection can be taken apart when it has ended.
+        Box::pin(router.call(request))
     });
-    let mut connection = std::pin::pin!(
-        http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(limits.head)
-            .max_buf_size(MAX_BUFFER_BYTES)
-            .max_headers(MAX_HEADERS)
-            .serve_connection(TokioIo::new(stream), service)
-    );
+    let mut connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head)
+        .max_buf_size(MAX_BUFFER_BYTES)
+        .max_headers(MAX_HEADERS)
+        .serve_connection(TokioIo::new(stream), service);
     let ended = tokio::select! {
         ended = &mut connection => ended,
         () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+            std::pin::Pin::new(&mut connection).graceful_shutdown();
+            (&mut connection).await
         }
     };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "a connection ended early");
+    let Err(error) = ended else { return };
+    tracing::debug!(%error, "a connection ended early");
+    let parts = connection.into_parts();
+    // One that was idle has asked nothing and is told nothing.
+    if error.is_timeout() && !parts.read_buf.is_empty() {
+        refuse(parts.io.into_inner(), limits, &LATE).await;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
     use super::*;
 
     #[tokio::test]
@@ -140,7 +196,11 @@ mod tests {
         assert!(answer.ends_with("here"), "{answer}");
         let mut nothing = Vec::new();
         let _reset = slow.read_to_end(&mut nothing).await;
-        assert!(!nothing.ends_with(b"here"));
+        assert!(nothing.starts_with(b"HTTP/1.1 408 Request Timeout\r\n"), "{}", String::from_utf8_lossy(&nothing));
+        let mut idle = TcpStream::connect(address).await.unwrap();
+        let mut silence = Vec::new();
+        idle.read_to_end(&mut silence).await.unwrap();
+        assert_eq!(silence, b"");
         stop.cancel();
         serving.await.unwrap();
     }

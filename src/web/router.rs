@@ -18,6 +18,7 @@ use super::{
     door::{self, Door},
     files,
     mcp_sessions::McpSessions,
+    pages,
     visitors::Visit,
 };
 use crate::{
@@ -106,10 +107,13 @@ pub fn tcp(daemon: &Arc<Daemon>, door: Door, selection: Selection) -> Router {
     let plain = api::router(daemon.clone())
         .merge(files::router(daemon.clone()))
         .layer(axum::middleware::from_fn(door::in_our_shape));
+    let door = Arc::new(door);
+    tokio::spawn(door.clone().watch());
     plain
         .merge(mcp)
         .fallback(door::not_found)
-        .layer(axum::middleware::from_fn_with_state(Arc::new(door), door::check))
+        .layer(axum::middleware::from_fn_with_state(door, door::check))
         // Says that something is here, and nothing else.
         .route("/health", axum::routing::get(|| async { "ok\n" }))
+        .layer(axum::middleware::from_fn(pages::guard))
 }

@@ -310,6 +310,40 @@ mod tests {
         assert_eq!(bucket.take(1.0, 3.0), None);
     }
 
+    /// What is compared are hashes of 256 bits, all of each and each of all: how long it takes says nothing about a token.
+    #[tokio::test]
+    async fn tokens_are_found_as_a_whole_or_not_at_all() {
+        let dir = std::env::temp_dir().join(format!("pylair-visitors-{}", std::process::id()));
+        let env = BTreeMap::from([("PYLAIR_HOME".to_owned(), dir.display().to_string())]);
+        let places = Places::resolve(&env, 0);
+        places.create().unwrap();
+        let own = token::load_or_create(&places.token()).unwrap();
+        let add = |name| {
+            let wanted = token::Wanted { name, owner: "alice", scopes: &[Scope::Read], lasts: None };
+            token::add(&places, &wanted).unwrap()
+        };
+        let made = ["a", "b", "c"].map(add);
+        let visitors = Visitors::new(&places, &HttpSettings::default());
+        assert!(visitors.refresh().is_some());
+        let name = |given: &str| visitors.find(given).map(|token| token.name.to_string());
+        assert_eq!(name(&own).as_deref(), Some(OWN));
+        assert_eq!(made.each_ref().map(|made| name(made).unwrap()), ["a", "b", "c"]);
+        for good in made.iter().chain([&own]) {
+            for at in [0, good.len() / 2, good.len() - 1] {
+                let mut near = good.clone().into_bytes();
+                near[at] ^= 1;
+                assert_eq!(name(&String::from_utf8(near).unwrap()), None);
+            }
+            assert_eq!(
+                (name(&good[1..]), name(&good[..good.len() - 1]), name(&format!("{good} "))),
+                (None, None, None)
+            );
+            assert_eq!(name(&hex(&sha256(good.as_bytes()))), None, "what is kept of a token opens nothing");
+        }
+        assert_eq!(name(""), None);
+        fs::remove_dir_all(dir).unwrap();
+    }
+
     #[test]
     fn addresses_of_one_network_are_one() {
         let address = |text: &str| network(text.parse().unwrap());

@@ -74,10 +74,10 @@ class Home:
     def run(self, *args: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([BINARY, *args], env=self.env, capture_output=True, text=True, timeout=TIMEOUT)
 
-    def serve(self) -> str:
+    def serve(self, *flags: str) -> str:
         """Starts `pylair serve` and returns where its MCP endpoint is."""
         with open(self.path / "serve.log", "w") as log:
-            command = [BINARY, "serve", "--port", "0"]
+            command = [BINARY, "serve", "--port", "0", *flags]
             self._server = subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self._server.stdout is not None
         for line in self._server.stdout:

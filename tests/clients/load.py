@@ -1,8 +1,9 @@
 """Hostile sessions beside honest ones: what the honest ones notice.
 
 Honest sessions run small cells with pauses between them, first alone and then beside hostile sessions that fork, allocate, print, spin,
-open files, return and interrupt as much as they are let. Every answer is checked against a running sum, so that nothing can be lost
-unseen. At the end the latencies of both phases are compared, and neither memory of the daemon nor any process may be left over.
+crash, fill disks, open files, return and interrupt as much as they are let. Every answer is checked against a running sum, so that
+nothing can be lost unseen. At the end the latencies of both phases are compared, and neither memory and descriptors of the daemon nor
+any process may be left over.
 
 Stdlib only, and runs on the oldest Python we support.
 """
@@ -10,6 +11,7 @@ Stdlib only, and runs on the oldest Python we support.
 from __future__ import annotations
 
 import argparse
+import collections
 import os
 import random
 import signal
@@ -20,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable
 
-from home import BINARY, Home, adopt_orphans
+from home import BINARY, Home, adopt_orphans, descendants
 from line import Client
 
 PROFILE = "sealed"
@@ -28,7 +30,12 @@ PAUSE = (0.05, 0.25)
 MODULUS = 1_000_003
 # Of the honest sessions' latency beside hostile ones, over that alone.
 MAX_FACTOR = 3.0
-MAX_GROWTH_MB = 64
+# Of the daemon's memory over what it has with the honest sessions alone: at any time, and when the hostile ones are gone.
+MAX_PEAK_MB = 512
+MAX_GROWTH_MB = 48
+# Templates and sessions made ahead hold a few.
+MAX_MORE_DESCRIPTORS = 32
+MAX_MORE_PROCESSES = 16
 
 
 class LockedClient(Client):
@@ -86,6 +93,10 @@ HOSTILE = {
     "spins": SPIN,
     "files": "kept = []\nwhile True: kept.append(open('/dev/null'))",
     "results": "'x' * (48 << 20)",
+    "crashes": "import os\nos.abort()",
+    "disk": "number = 0\nwhile True:\n    number += 1\n    with open(f'full-{number}', 'wb') as file: file.write(b'x' * (8 << 20))",
+    # Leaves the worker's process group and session, and goes on when the cell is over.
+    "strays": "import os\nif os.fork() == 0:\n    os.setsid()\n    while True: pass",
     "writes": "while True:\n    with open('/tmp/full', 'ab') as file: file.write(b'x' * (1 << 20))",
     "interrupts": "while True:\n    try:\n        while True: pass\n    except KeyboardInterrupt: pass",
     "threads": "import threading\ndef spin():\n    while True: pass\nwhile True:\n"
@@ -96,7 +107,6 @@ HOSTILE = {
 
 def be_hostile(client: LockedClient, kind: str, number: int, until: float, counts: dict[str, int]) -> None:
     name, code = f"{kind}-{number}", HOSTILE[kind]
-    client.ask("open_session", name=name, sandbox=PROFILE)
     while time.monotonic() < until:
         counts[kind] = counts.get(kind, 0) + 1
         if kind == "interrupts":
@@ -115,8 +125,11 @@ def be_hostile(client: LockedClient, kind: str, number: int, until: float, count
 def hostile_main(home: Home, chosen: list[str], sessions: int, seconds: float) -> int:
     """A process of its own, so that its reading of giant answers is not counted as somebody's latency."""
     client, counts = LockedClient(home), {}  # type: ignore[var-annotated]
-    until = time.monotonic() + seconds
     kinds = [chosen[number % len(chosen)] for number in range(sessions)]
+    for number, kind in enumerate(kinds):
+        client.ask("open_session", name=f"{kind}-{number}", sandbox=PROFILE)
+    print("ready", flush=True)
+    until = time.monotonic() + seconds
     run_all([lambda kind=kind, number=number: be_hostile(client, kind, number, until, counts) for number, kind in enumerate(kinds)])
     print("hostile cells:", ", ".join(f"{kind} {count}" for kind, count in counts.items()), flush=True)
     client.close()
@@ -147,43 +160,85 @@ def told(name: str, latencies: list[float]) -> str:
     return f"{name}: {len(latencies)} cells, p50 {p50:.1f} ms, p95 {p95:.1f} ms, p99 {p99:.1f} ms, longest {latencies[-1] * 1000:.0f} ms"
 
 
-def resident_mb(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) // 1024
-    return 0
+class Daemon:
+    """What the daemon has of the machine, looked at all the time."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.peak_mb = 0
+        threading.Thread(target=self.watch, daemon=True).start()
+
+    def watch(self) -> None:
+        while True:
+            try:
+                self.peak_mb = max(self.peak_mb, self.resident_mb())
+            except OSError:
+                return
+            time.sleep(0.1)
+
+    def resident_mb(self) -> int:
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) // 1024
+        return 0
+
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def settled(self, measure: Callable[[], int], most: int) -> int:
+        """What is measured when it is no more than that, or after a while."""
+        until = time.monotonic() + 10
+        while measure() > most and time.monotonic() < until:
+            time.sleep(0.1)
+        return measure()
 
 
 def load(home: Home, options: argparse.Namespace) -> list[str]:
     failures: list[str] = []
     client = LockedClient(home)
-    daemon = client.call("get_status")["daemon"]["pid"]
+    daemon = Daemon(client.call("get_status")["daemon"]["pid"])
+    idle = daemon.descriptors()
     honest = [Honest(client, number) for number in range(options.honest)]
     phase(honest, 1, failures)
-    before = resident_mb(daemon)
     alone = phase(honest, options.seconds, failures)
+    # Checkpoints of the last cells are made in a moment.
+    time.sleep(3)
+    before, opened, running = daemon.resident_mb(), daemon.descriptors(), len(descendants())
     print(told("alone", alone), flush=True)
 
     command = [sys.executable, __file__, "--hostile-in", str(home.path), "--kinds", options.kinds]
     command += ["--hostile", str(options.hostile), "--seconds", str(options.seconds + 2)]
-    hostile = subprocess.Popen(command, env={**home.env, "PYLAIR_BIN": BINARY})
+    hostile = subprocess.Popen(command, env={**home.env, "PYLAIR_BIN": BINARY}, stdout=subprocess.PIPE, text=True)
+    assert hostile.stdout is not None
+    if hostile.stdout.readline() != "ready\n":
+        failures.append("the hostile client did not get ready")
     time.sleep(2)
     beside = phase(honest, options.seconds, failures)
     print(told("beside hostile ones", beside), flush=True)
+    print(hostile.stdout.read().strip(), flush=True)
     if hostile.wait(180) != 0:
         failures.append("the hostile client failed")
     after = phase(honest, 2, failures)
     print(told("afterwards", after), flush=True)
 
+    if client.call("get_status")["daemon"]["pid"] != daemon.pid:
+        failures.append("the daemon was replaced")
+    now = daemon.settled(daemon.resident_mb, before + MAX_GROWTH_MB)
+    held = daemon.settled(daemon.descriptors, opened + MAX_MORE_DESCRIPTORS)
+    processes = daemon.settled(lambda: len(descendants()), running + MAX_MORE_PROCESSES)
+    print(f"the daemon had {before} MB, at most {daemon.peak_mb} MB, and has {now} MB", flush=True)
+    if now > before + MAX_GROWTH_MB or daemon.peak_mb > before + MAX_PEAK_MB:
+        failures.append("the daemon's memory has grown")
+    print(f"there were {running} processes with the honest sessions, and are {processes}", flush=True)
+    if processes > running + MAX_MORE_PROCESSES:
+        commands = collections.Counter(command[:60] for command in descendants().values())
+        failures.append(f"processes of sessions that are gone still run: {commands}")
     for one in honest:
         client.call("close_session", target=one.name)
-    status = client.call("get_status")["daemon"]
-    now = resident_mb(daemon)
-    print(f"the daemon had {before} MB and has {now} MB", flush=True)
-    if status["pid"] != daemon:
-        failures.append("the daemon was replaced")
-    if now > before + MAX_GROWTH_MB:
-        failures.append("the daemon's memory has grown")
+    left = daemon.settled(daemon.descriptors, idle + MAX_MORE_DESCRIPTORS)
+    print(f"it had {idle} descriptors, {opened} with the honest sessions, {held} when the hostile were gone, and has {left}", flush=True)
+    if held > opened + MAX_MORE_DESCRIPTORS or left > idle + MAX_MORE_DESCRIPTORS:
+        failures.append("the daemon holds descriptors of sessions that are gone")
     for part in (0.5, 0.95):
         factor = quantile(beside, part) / quantile(alone, part)
         print(f"p{part * 100:.0f} times {factor:.1f}", flush=True)
@@ -216,7 +271,7 @@ def main() -> int:
         home.run("stop")
         raise
     home.close()
-    print("\n".join(f"FAILED: {failure}" for failure in failures) or "nothing was lost and nothing is left")
+    print("\n".join(f"FAILED: {failure}" for failure in failures[-20:]) or "nothing was lost and nothing is left")
     return int(bool(failures))
 
 

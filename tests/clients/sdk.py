@@ -83,14 +83,16 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def connect(home: Home, door: str, era: str, token: str | None = None, flags: tuple[str, ...] = ()) -> AsyncIterator[Client]:
+async def connect(
+    home: Home, door: str, era: str, token: str | None = None, flags: tuple[str, ...] = (), verify: Any = True
+) -> AsyncIterator[Client]:
     """A client over `stdio` or `http`; `home.serve()` comes first for the latter."""
     async with contextlib.AsyncExitStack() as stack:
         if door == "stdio":
             transport: Any = stdio_client(StdioServerParameters(command=BINARY, args=["mcp", *flags], env=home.env))
         else:
             headers = {"Authorization": f"Bearer {home.token if token is None else token}"}
-            http = await stack.enter_async_context(httpx.AsyncClient(headers=headers, timeout=TIMEOUT))
+            http = await stack.enter_async_context(httpx.AsyncClient(headers=headers, timeout=TIMEOUT, verify=verify))
             transport = streamable_http_client(home.url, http_client=http)
         if IS_OLD:
             read, write, *_ = await stack.enter_async_context(transport)

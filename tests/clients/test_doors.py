@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import ssl
+import subprocess
 import urllib.error
 import urllib.request
 
@@ -60,3 +63,26 @@ async def test_a_session_outlives_its_client(home: Home) -> None:
     async with connect(home, "stdio", LEGACY) as client:
         assert (await client.execute("kept", target="long"))["result"] == "1"
     assert home.run("exec", "-t", "long", "kept + 1").stdout == "2\n"
+
+
+@pytest.mark.anyio
+async def test_the_sdk_over_tls_until_the_token_is_rotated(home: Home) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl to make a certificate with")
+    certificate, key = str(home.path / "cert.pem"), str(home.path / "key.pem")
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    kind = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    subprocess.run(["openssl", *kind, *subject, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    home.serve("--host", "0.0.0.0", "--tls-cert", certificate, "--tls-key", key)
+    assert home.url.startswith("https://localhost:")
+    trusted = ssl.create_default_context(cafile=certificate)
+    rotated = ""
+    # How the SDK tells that it was refused differs between versions.
+    with pytest.raises(Exception, match=r"TaskGroup|401|terminated|Unauthorized|closed"):
+        async with connect(home, "http", LEGACY, verify=trusted) as client:
+            assert (await client.execute("6 * 7"))["result"] == "42"
+            rotated = home.run("token", "rotate").stdout.strip()
+            await client.execute("1")
+    assert rotated == home.token
+    async with connect(home, "http", LEGACY, verify=trusted) as client:
+        assert (await client.execute("6 * 7"))["result"] == "42"

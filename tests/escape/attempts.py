@@ -1,7 +1,8 @@
 """Attempts to get out of a session, by name. Run inside sessions by tests/it/escape.rs; each has to fail in a sandbox.
 
-An attempt succeeds by returning, and fails by raising. Those marked `harmless` are also made without a sandbox, where they have to
-succeed, so that it is known that they are real ones; `root` are those that only root can make anyway. Each runs in a child of its own.
+An attempt succeeds by returning, and fails by raising. Each is also made without a sandbox, where it has to succeed, so that it is known
+to be a real one, `unless` that would do harm or mean nothing; `root` are those that only root can make anyway. Each runs in a child of
+its own.
 """
 
 import ctypes
@@ -18,22 +19,55 @@ import sys
 import time
 
 ATTEMPTS = {}
+KINDS = {}
 PATIENCE = 20
 libc = ctypes.CDLL(None, use_errno=True)
 NUMBERS = {
     "x86_64": dict(
-        ptrace=101, syslog=103, personality=135, modify_ldt=154, acct=163, settimeofday=164, mount=165, swapon=167, reboot=169, iopl=172,
-        init_module=175, quotactl=179, clock_settime=227, kexec_load=246, add_key=248, keyctl=250, unshare=272, perf_event_open=298,
-        fanotify_init=300, name_to_handle_at=303, open_by_handle_at=304, setns=308, process_vm_readv=310, kcmp=312, bpf=321,
-        userfaultfd=323, io_uring_setup=425, open_tree=428, fsopen=430, clone3=435, pidfd_getfd=438, clone=56, memfd_create=319,
-        shmget=29, msgget=68,
+        ptrace=101,
+        syslog=103,
+        personality=135,
+        modify_ldt=154,
+        acct=163,
+        settimeofday=164,
+        mount=165,
+        swapon=167,
+        reboot=169,
+        iopl=172,
+        init_module=175,
+        quotactl=179,
+        clock_settime=227,
+        kexec_load=246,
+        add_key=248,
+        keyctl=250,
+        unshare=272,
+        perf_event_open=298,
+        fanotify_init=300,
+        name_to_handle_at=303,
+        open_by_handle_at=304,
+        setns=308,
+        process_vm_readv=310,
+        kcmp=312,
+        bpf=321,
+        userfaultfd=323,
+        io_uring_setup=425,
+        open_tree=428,
+        fsopen=430,
+        clone3=435,
+        pidfd_getfd=438,
+        clone=56,
+        memfd_create=319,
+        shmget=29,
+        msgget=68,
+        semget=64,
     ),
 }.get(os.uname().machine, {})
 
 
-def attempt(harmless=True, root=False):
+def attempt(unless=None, root=False):
     def register(function):
-        ATTEMPTS[function.__name__] = (function, harmless, root)
+        ATTEMPTS[function.__name__] = (function, unless, root)
+        KINDS[function.__name__] = kind
         return function
 
     return register
@@ -66,6 +100,8 @@ def read(path):
 
 
 # Reading what is outside
+
+kind = "file"
 
 
 @attempt()
@@ -130,7 +166,7 @@ def read_through_the_root_of_this_process(at):
     read("/proc/self/root" + at["secret"])
 
 
-@attempt(harmless=False)
+@attempt(unless="the first process may be closed to us without a sandbox too")
 def read_through_the_root_of_the_first_process(at):
     read("/proc/1/root" + at["secret"])
 
@@ -181,7 +217,7 @@ def hard_link_a_file_outside(at):
     os.unlink(at["outside"] + "/linked")
 
 
-@attempt(harmless=False)
+@attempt(unless="the workspace may lie on another file system")
 def hard_link_it_into_the_workspace(at):
     os.link(at["secret"], "linked")
 
@@ -190,10 +226,17 @@ def hard_link_it_into_the_workspace(at):
 def open_a_file_by_its_handle(at):
     handle = ctypes.create_string_buffer(b"\x80\0\0\0" + bytes(200))
     mount = ctypes.c_int()
-    call("name_to_handle_at", -100, os.fsencode(at["secret"]), handle, ctypes.byref(mount), 0)
+    call(
+        "name_to_handle_at",
+        -100,
+        os.fsencode(at["secret"]),
+        handle,
+        ctypes.byref(mount),
+        0,
+    )
 
 
-@attempt(harmless=False)
+@attempt(unless="without a sandbox there is no file that is not the user's own")
 def find_a_file_among_inherited_descriptors(at):
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -205,7 +248,7 @@ def find_a_file_among_inherited_descriptors(at):
     raise PermissionError("none")
 
 
-@attempt(harmless=False)
+@attempt(unless="a descriptor must not be there with or without a sandbox")
 def find_a_protocol_descriptor_in_a_program(at):
     code = "import os; print([n for n in os.listdir('/proc/self/fd') if int(n) > 3])"
     if subprocess.check_output([sys.executable, "-c", code]).strip() != b"[]":
@@ -216,6 +259,62 @@ def find_a_protocol_descriptor_in_a_program(at):
 @attempt()
 def find_the_daemons_settings_in_the_environment(at):
     assert [name for name in os.environ if name.startswith("PYLAIR_")]
+
+
+@attempt(unless="without a sandbox there are none")
+def find_an_unknown_descriptor(at):
+    """Each descriptor of a program is one of the three everybody has, or was opened by itself."""
+    code = "import os; print([os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd') if int(n) > 2])"
+    found = subprocess.check_output([sys.executable, "-c", code], text=True)
+    unknown = [target for target in __import__("ast").literal_eval(found) if not target.endswith("/fd")]
+    if not unknown:
+        raise PermissionError("none")
+    return unknown
+
+
+@attempt(unless="which descriptors a worker has is the same with and without a sandbox")
+def find_a_directory_outside_among_the_descriptors(at):
+    """A worker's own are pipes, sockets, and what leads nowhere: none of them is a way into a file system."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if stat.S_ISDIR(os.fstat(int(name)).st_mode) and os.readlink("/proc/self/fd/" + name) != f"/proc/{os.getpid()}/fd":
+                os.stat(at["secret"].lstrip("/"), dir_fd=int(name))
+                return name
+        except OSError:
+            continue
+    raise PermissionError("none")
+
+
+def _has_reversed(content, text):
+    """It is given backwards and compared in pieces, so that it is not found because it was asked for."""
+    begins = text[:-5:-1].encode()
+    at = content.find(begins)
+    while at >= 0:
+        if all(content[at + place : at + place + 1] == text[-1 - place].encode() for place in range(len(text))):
+            return True
+        at = content.find(begins, at + 1)
+    return False
+
+
+@attempt(unless="it would be found where it is meant to be")
+def find_what_others_left_in_memory(at):
+    """A worker is a copy of its template, and so are those of others."""
+    found = []
+    with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb", 0) as memory:
+        for line in maps:
+            span, rights = line.split()[:2]
+            if "r" not in rights or line.endswith(("[vvar]\n", "[vsyscall]\n")):
+                continue
+            start, end = (int(number, 16) for number in span.split("-"))
+            try:
+                memory.seek(start)
+                content = memory.read(end - start)
+            except (OSError, OverflowError, ValueError):
+                continue
+            found += [canary for canary in at["canaries"] if _has_reversed(content, canary)]
+    if not found:
+        raise PermissionError("none")
+    return found
 
 
 # Writing outside
@@ -293,7 +392,7 @@ def open_the_host_name_for_writing(at):
     os.close(os.open("/proc/sys/kernel/hostname", os.O_WRONLY))
 
 
-@attempt(harmless=False)
+@attempt(unless="not every machine has it")
 def open_sysrq_for_writing(at):
     os.close(os.open("/proc/sysrq-trigger", os.O_WRONLY))
 
@@ -355,6 +454,8 @@ def change_an_owner(at):
 
 # The network
 
+kind = "network"
+
 
 @attempt()
 def connect_to_loopback(at):
@@ -401,11 +502,14 @@ def make_a_netlink_socket(at):
     socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0).close()
 
 
-@attempt(harmless=False)
+@attempt(unless="which of them there are depends on the kernel")
 def make_sockets_of_odd_families(at):
     for family in (38, 40, 31, 29, 16, 44, 21, 30):
         try:
-            socket.socket(family, socket.SOCK_SEQPACKET if family in (38, 40) else socket.SOCK_STREAM).close()
+            socket.socket(
+                family,
+                socket.SOCK_SEQPACKET if family in (38, 40) else socket.SOCK_STREAM,
+            ).close()
             return family
         except OSError:
             continue
@@ -436,7 +540,39 @@ def see_the_interfaces_of_the_machine(at):
     assert [name for name in names if name != "lo"] or at["interfaces"] == 0
 
 
+@attempt()
+def pass_a_descriptor_of_a_file_outside(at):
+    ours, theirs = socket.socketpair()
+    fd = os.open(at["secret"], os.O_RDONLY)
+    socket.send_fds(ours, [b"x"], [fd])
+    assert os.read(socket.recv_fds(theirs, 1, 1)[1][0], 1)
+
+
+@attempt()
+def list_the_sockets_of_the_machine(at):
+    with open("/proc/net/unix") as sockets:
+        assert at["abstract"] in sockets.read()
+
+
+@attempt()
+def see_the_listeners_of_the_machine(at):
+    with open("/proc/net/tcp") as sockets:
+        assert ":{:04X}".format(at["tcp"]) in sockets.read()
+
+
+@attempt(unless="it would ask somebody else's machine")
+def resolve_a_name(at):
+    socket.getaddrinfo("example.com", 80)
+
+
+@attempt(unless="it would ask somebody else's machine")
+def ask_the_clouds_metadata(at):
+    socket.create_connection(("169.254.169.254", 80), 3).close()
+
+
 # Other processes
+
+kind = "process"
 
 
 @attempt()
@@ -485,7 +621,7 @@ def read_the_limits_of_the_daemon(at):
     resource.prlimit(at["pid"], resource.RLIMIT_NOFILE)
 
 
-@attempt(harmless=False)
+@attempt(unless="without a sandbox the limit may be infinite")
 def raise_the_own_limits(at):
     hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
     resource.setrlimit(resource.RLIMIT_NPROC, (hard + 1, hard + 1))
@@ -510,13 +646,24 @@ def ask_to_be_traced(at):
 
 @attempt()
 def read_memory_across_processes(at):
-    source, target = ctypes.create_string_buffer(b"x" * 8), ctypes.create_string_buffer(8)
+    source, target = (
+        ctypes.create_string_buffer(b"x" * 8),
+        ctypes.create_string_buffer(8),
+    )
 
     class Vector(ctypes.Structure):
         _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
 
     remote, local = (Vector(ctypes.addressof(buffer), 8) for buffer in (source, target))
-    call("process_vm_readv", os.getpid(), ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
+    call(
+        "process_vm_readv",
+        os.getpid(),
+        ctypes.byref(local),
+        1,
+        ctypes.byref(remote),
+        1,
+        0,
+    )
 
 
 @attempt()
@@ -578,12 +725,49 @@ def enter_a_namespace(at):
     call("setns", namespace, 0)
 
 
-@attempt(harmless=False)
+@attempt(unless="it would move the session")
 def enter_the_namespaces_of_the_first_process(at):
     call("setns", os.open("/proc/1/ns/mnt", os.O_RDONLY), 0)
 
 
+@attempt()
+def see_what_the_daemon_was_started_with(at):
+    read(f"/proc/{at['pid']}/cmdline")
+
+
+@attempt(root=True)
+def trace_the_session_of_somebody_else(at):
+    call("ptrace", 0x4206, at["pids"][1], 0, 0)
+
+
+@attempt(unless="without a sandbox the worker has no keeper of another user")
+def kill_the_keeper(at):
+    os.kill(1, signal.SIGKILL)
+    time.sleep(0.2)
+    raise PermissionError("it is not impressed")
+
+
+@attempt()
+def send_a_real_time_signal_to_the_daemon(at):
+    assert not libc.sigqueue(at["pid"], 0, ctypes.c_void_p(0))
+
+
+@attempt(root=True)
+def change_a_kernel_setting(at):
+    with open("/proc/sys/vm/swappiness", "r+") as setting:
+        setting.write(setting.read())
+
+
+@attempt(root=True)
+def make_a_cgroup(at):
+    base = next(path for path in ("/sys/fs/cgroup/pids", "/sys/fs/cgroup/memory", "/sys/fs/cgroup") if os.path.exists(path))
+    os.mkdir(f"{base}/pylair-attempt-{os.getpid()}")
+    os.rmdir(f"{base}/pylair-attempt-{os.getpid()}")
+
+
 # The kernel
+
+kind = "kernel"
 
 
 @attempt()
@@ -607,17 +791,17 @@ def handle_page_faults(at):
     os.close(call("userfaultfd", 0o2000000))
 
 
-@attempt(harmless=False)
+@attempt(unless="many machines forbid it to everybody")
 def set_up_an_io_ring(at):
     call("io_uring_setup", 1, ctypes.create_string_buffer(120))
 
 
-@attempt(harmless=False)
+@attempt(unless="not every kernel has keys")
 def use_the_kernels_keys(at):
     call("keyctl", 0, -3, 0)
 
 
-@attempt(harmless=False)
+@attempt(unless="not every kernel has keys")
 def add_a_key(at):
     call("add_key", b"user", b"pylair", b"x", 1, -1)
 
@@ -687,9 +871,22 @@ def open_a_terminal(at):
     os.close(os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY))
 
 
-@attempt(harmless=False)
+@attempt(unless="which of them there are depends on the machine")
 def open_dangerous_devices(at):
-    for name in ("mem", "kmem", "port", "kvm", "fuse", "loop-control", "vda", "sda", "nvme0n1", "tty", "console", "net/tun"):
+    for name in (
+        "mem",
+        "kmem",
+        "port",
+        "kvm",
+        "fuse",
+        "loop-control",
+        "vda",
+        "sda",
+        "nvme0n1",
+        "tty",
+        "console",
+        "net/tun",
+    ):
         try:
             os.close(os.open("/dev/" + name, os.O_RDONLY))
             return name
@@ -698,7 +895,7 @@ def open_dangerous_devices(at):
     raise PermissionError("none")
 
 
-@attempt(harmless=False)
+@attempt(unless="there may be no terminal")
 def type_into_a_terminal(at):
     import fcntl
 
@@ -707,13 +904,16 @@ def type_into_a_terminal(at):
 
 # Resources. In a sandbox only: the machine is everybody's.
 
+kind = "resource"
+SPENDS = "it takes what others need"
+
 
 def spend(limit, step):
     for count in range(limit):
         step(count)
 
 
-@attempt(harmless=False)
+@attempt(unless=SPENDS)
 def fork_without_end(at):
     children = []
     try:
@@ -729,29 +929,32 @@ def fork_without_end(at):
             os.waitpid(pid, 0)
 
 
-@attempt(harmless=False)
+@attempt(unless=SPENDS)
 def start_threads_without_end(at):
     import threading
 
     done = threading.Event()
     try:
-        spend(at["processes"] + 50, lambda _: threading.Thread(target=done.wait, daemon=True).start())
+        spend(
+            at["processes"] + 50,
+            lambda _: threading.Thread(target=done.wait, daemon=True).start(),
+        )
     finally:
         done.set()
 
 
-@attempt(harmless=False)
+@attempt(unless=SPENDS)
 def map_more_than_there_is(at):
     mmap.mmap(-1, at["address_space"] + (64 << 20)).close()
 
 
-@attempt(harmless=False)
+@attempt(unless=SPENDS)
 def allocate_more_than_there_is(at):
     chunks = []
     spend((at["address_space"] >> 26) + 2, lambda _: chunks.append(bytes(64 << 20)))
 
 
-@attempt(harmless=False)
+@attempt(unless=SPENDS)
 def fill_the_tmp(at):
     with open("/tmp/fill", "wb") as file:
         try:
@@ -760,7 +963,7 @@ def fill_the_tmp(at):
             os.unlink("/tmp/fill")
 
 
-@attempt(harmless=False)
+@attempt(unless=SPENDS)
 def fill_the_shared_memory(at):
     names = []
     try:
@@ -773,16 +976,19 @@ def fill_the_shared_memory(at):
             os.unlink(name)
 
 
-@attempt(harmless=False)
+@attempt(unless=SPENDS)
 def make_files_without_end(at):
     os.mkdir("/tmp/many")
     try:
-        spend(at["tmp_mb"] * 600 + 2000, lambda number: os.close(os.open(f"/tmp/many/{number}", os.O_CREAT)))
+        spend(
+            at["tmp_mb"] * 600 + 2000,
+            lambda number: os.close(os.open(f"/tmp/many/{number}", os.O_CREAT)),
+        )
     finally:
         subprocess.run(["rm", "-rf", "/tmp/many"])
 
 
-@attempt(harmless=False)
+@attempt(unless=SPENDS)
 def write_a_file_that_is_too_large(at):
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     with open("large", "wb") as file:
@@ -792,48 +998,131 @@ def write_a_file_that_is_too_large(at):
             os.unlink("large")
 
 
-@attempt(harmless=False)
+@attempt(unless=SPENDS)
 def open_files_without_end(at):
     files = []
     spend(at["open_files"] + 1, lambda _: files.append(os.open("/dev/null", os.O_RDONLY)))
 
 
-@attempt(harmless=False)
+@attempt(unless=SPENDS)
 def lock_memory(at):
     buffer = mmap.mmap(-1, 8 << 20)
-    if libc.mlock(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(buffer))), ctypes.c_size_t(8 << 20)):
+    if libc.mlock(
+        ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(buffer))),
+        ctypes.c_size_t(8 << 20),
+    ):
         raise OSError(ctypes.get_errno(), "mlock")
 
 
-@attempt(harmless=False)
+@attempt(unless=SPENDS)
 def keep_memory_in_files_of_memory(at):
     call("memfd_create", b"x", 0)
 
 
-@attempt(harmless=False)
+@attempt(unless=SPENDS)
 def keep_memory_in_shared_segments(at):
     call("shmget", 0, 1 << 20, 0o1600)
 
 
-@attempt(harmless=False)
+@attempt(unless=SPENDS)
 def keep_memory_in_message_queues(at):
     call("msgget", 0, 0o1600)
 
 
-@attempt(harmless=False)
+@attempt(unless=SPENDS)
 def ask_for_real_time(at):
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
 
 
-@attempt(harmless=False)
+@attempt(unless=SPENDS)
 def take_precedence(at):
     os.nice(-5)
 
 
-@attempt(harmless=False)
+@attempt(unless=SPENDS)
 def see_the_time_of_the_first_process(at):
     """What the keeper is and holds is nobody's business inside."""
     os.listdir("/proc/1/fd")
+
+
+@attempt(unless=SPENDS)
+def watch_files_without_end(at):
+    """Each has a table in the kernel, and one user has only so many."""
+    watches = []
+    for _ in range(at["open_files"] + 1):
+        fd = libc.inotify_init1(0)
+        if fd < 0:
+            raise OSError(ctypes.get_errno(), "inotify_init1")
+        watches.append(fd)
+
+
+@attempt(unless=SPENDS)
+def make_pipes_without_end(at):
+    pipes = []
+    spend(at["open_files"], lambda _: pipes.append(os.pipe()))
+
+
+@attempt(unless=SPENDS)
+def make_large_pipes_without_end(at):
+    """Their memory is the kernel's. A user's share of it is bounded, however many descriptors there are."""
+    import fcntl
+
+    pipes = []
+    for _ in range(at["open_files"]):
+        pipes.append(os.pipe())
+        fcntl.fcntl(pipes[-1][0], 1031, 1 << 20)
+
+
+@attempt(unless=SPENDS)
+def keep_memory_in_semaphores(at):
+    for _ in range(100_000):
+        call("semget", 0, 250, 0o1600)
+
+
+@attempt(unless=SPENDS)
+def fill_the_memory_by_many_processes(at):
+    """Each stays below what one process may have mapped."""
+    piece = min(at["address_space"] // 2, at["memory"] // 2 + (64 << 20))
+    children = []
+    reading, writing = os.pipe()
+    for _ in range(4):
+        pid = os.fork()
+        if pid == 0:
+            # Not to outlive its parent, who may be the one that is ended for it.
+            libc.prctl(1, signal.SIGKILL, 0, 0, 0)
+            block = mmap.mmap(-1, piece)
+            for at_page in range(0, piece, 4096):
+                block[at_page] = 1
+            os.write(writing, b"x")
+            os.close(writing)
+            select.select([], [], [], PATIENCE)
+            os._exit(0)
+        children.append(pid)
+    os.close(writing)
+    held = 0
+    while held < 4 and os.read(reading, 1):
+        held += 1
+    # Where it is watched, those who have too much are ended a moment later.
+    time.sleep(2.5)
+    alive = [pid for pid in children if os.waitpid(pid, os.WNOHANG)[0] == 0]
+    if len(alive) * piece < at["memory"]:
+        raise MemoryError(f"{len(alive)} of 4 are left")
+
+
+@attempt(unless=SPENDS)
+def queue_signals_without_end(at):
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGRTMIN + 5])
+    for _ in range(at["processes"] * 4 + 1000):
+        if libc.sigqueue(os.getpid(), signal.SIGRTMIN + 5, ctypes.c_void_p(0)):
+            raise OSError(11, "sigqueue")
+
+
+@attempt(unless=SPENDS)
+def make_timers_without_end(at):
+    timer = ctypes.c_void_p()
+    for _ in range(at["processes"] * 4 + 1000):
+        if libc.timer_create(0, None, ctypes.byref(timer)):
+            raise OSError(ctypes.get_errno(), "timer_create")
 
 
 def make(name, at):
@@ -864,5 +1153,10 @@ def make(name, at):
 
 def make_all(at, sandboxed):
     """All attempts that are to be made here, by name."""
-    chosen = [name for name, (_, harmless, root) in ATTEMPTS.items() if sandboxed or harmless and (at["root"] or not root)]
+    chosen = [name for name, (_, unless, root) in ATTEMPTS.items() if sandboxed or (unless is None and (at["root"] or not root))]
     return json.dumps({name: make(name, at) for name in chosen})
+
+
+def list_all():
+    """Of what kind each is, and why it is not made without a sandbox, if it is not."""
+    return json.dumps({name: [KINDS[name], unless] for name, (_, unless, _) in ATTEMPTS.items()})

@@ -1,5 +1,5 @@
 //! Fuzz targets for what comes from outside, on the stable toolchain: frames of the wire, targets and paths of files as callers write
-//! them, and HTTP requests. `probe.py` beside this does the same for the Python end.
+//! them, what they ask of a sandbox, files that the doors keep, what sessions say to their proxy, and HTTP requests. `probe.py` beside this does the same for the Python end.
 //!
 //! `cargo test --test fuzz -- [TARGET…] [--seconds N] [--seed S] [--input FILE]`. The same seed makes the same inputs. What fails is made
 //! as small as possible and written to a file, which `--input` tries again; the fix comes with a test beside the code.
@@ -7,8 +7,11 @@
 #![expect(clippy::print_stdout, reason = "it tells people how it went")]
 
 mod http;
+mod kept;
 mod mutate;
 mod paths;
+mod proxy;
+mod rules;
 mod wire;
 
 use std::{
@@ -50,12 +53,16 @@ trait Target {
     }
 }
 
-const NAMES: &[&str] = &["wire", "paths", "http"];
+const NAMES: &[&str] = &["wire", "paths", "rules", "tokens", "audit", "proxy", "http"];
 
 fn target(name: &str) -> Box<dyn Target> {
     match name {
         "wire" => Box::new(wire::Frames),
         "paths" => Box::new(paths::Paths::new()),
+        "rules" => Box::new(rules::Rules),
+        "tokens" => Box::new(kept::Tokens::new()),
+        "audit" => Box::new(kept::Audit::new()),
+        "proxy" => Box::new(proxy::Connections::new()),
         _ => Box::new(http::Requests::new()),
     }
 }

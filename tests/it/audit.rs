@@ -10,7 +10,7 @@ use std::{
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Home, Watched, kill};
+use crate::support::{Home, Watched, kill, skip};
 
 fn lines(home: &Home, args: &[&str]) -> Vec<Value> {
     let told = home.run(&[&["audit", "--json"], args].concat());
@@ -122,4 +122,77 @@ fn lines_are_followed_as_they_come() {
     assert!(told.any(|line| line.expect("text").contains("'a line to be seen'")));
     follower.kill().expect("it runs");
     follower.wait().expect("it can be waited for");
+}
+
+#[test]
+fn only_what_was_asked_for_is_followed() {
+    let home = Home::new();
+    let server = home.serve();
+    let mut command = home.command(&["audit", "--follow", "--denied", "--json"]);
+    let mut follower = command.stdout(Stdio::piped()).spawn().expect("the program starts");
+    let mut told = BufReader::new(follower.stdout.take().expect("it is piped")).lines();
+    home.run(&["exec", "'not denied'"]);
+    server.request("GET", "/api/status", "").with_token("guess").send();
+    let first = told.next().expect("something was denied").expect("text");
+    let first: Value = serde_json::from_str(&first).expect("JSON");
+    assert_eq!((&first["what"], &first["action"]), (&json!("denied"), &json!("GET /api/status")));
+    follower.kill().expect("it runs");
+    follower.wait().expect("it can be waited for");
+}
+
+/// A file system of its own for the record, which goes when it is dropped.
+struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    fn at(path: &std::path::Path) -> Option<Self> {
+        let mut mount = std::process::Command::new("mount");
+        let mounted =
+            mount.args(["-t", "tmpfs", "-o", "size=256k,mode=700", "tmpfs"]).arg(path).stderr(Stdio::null()).status();
+        mounted.is_ok_and(|status| status.success()).then(|| Self(path.to_owned()))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Lazily: a failed test may have left something open in it.
+        let unmounted = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+        assert!(unmounted.is_ok_and(|status| status.success()));
+    }
+}
+
+#[test]
+fn a_full_disk_stops_nothing_and_is_told() {
+    let home = Home::new();
+    let state = home.places().state;
+    fs::create_dir_all(&state).expect("the home is writable");
+    let Some(_disk) = SmallDisk::at(&state) else {
+        return skip("a_full_disk_stops_nothing_and_is_told", "nothing can be mounted here");
+    };
+    assert_eq!(home.run(&["exec", "'before'"]).stdout, "'before'\n");
+    assert_eq!(verified(&home)["faults"], json!([]));
+    let filler = state.join("filler");
+    // Until not even a byte fits.
+    let mut file = fs::File::create(&filler).expect("there is room");
+    while std::io::Write::write(&mut file, &[0; 512]).is_ok_and(|written| written > 0) {}
+    let mut trouble = Value::Null;
+    for number in 0..200 {
+        assert_eq!(home.run(&["exec", &format!("{number} + 1")]).stdout, format!("{}\n", number + 1));
+        verified(&home);
+        let doctor: Value = serde_json::from_str(&home.run(&["doctor", "--json"]).stdout).expect("JSON");
+        trouble = doctor["daemon"]["audit_trouble"].clone();
+        if trouble.is_string() {
+            break;
+        }
+    }
+    assert!(trouble.as_str().is_some_and(|said| said.contains("lines were lost")), "{trouble}");
+    fs::remove_file(&filler).expect("it is ours");
+    drop(file);
+    home.run(&["exec", "'after'"]);
+    let verdict = verified(&home);
+    assert_eq!(verdict["faults"], json!([]), "{verdict}");
+    assert!(verdict["dropped"].as_u64() > Some(0), "{verdict}");
+    assert!(lines(&home, &[]).iter().any(|line| line["code"] == "'after'"));
+    let doctor: Value = serde_json::from_str(&home.run(&["doctor", "--json"]).stdout).expect("JSON");
+    assert_eq!(doctor["daemon"].get("audit_trouble"), None);
+    home.run(&["stop"]);
 }

@@ -43,7 +43,7 @@ fn doctor_says_where_each_setting_comes_from_and_tries_a_session() {
     let config = home.places().config;
     fs::create_dir_all(&config).expect("the home is writable");
     fs::write(config.join("config.toml"), "max_chars = 1234\n").expect("the home is writable");
-    let told = home.run(&["doctor", "--json"]);
+    let told = home.run(&["doctor", "--json", "--quick"]);
     let findings: Value = serde_json::from_str(&told.stdout).expect("JSON");
     let setting = |key: &str| {
         let all = findings["settings"].as_array().expect("a list");
@@ -57,7 +57,7 @@ fn doctor_says_where_each_setting_comes_from_and_tries_a_session() {
     let works = |what: &str| trials.iter().any(|trial| trial["what"] == what && trial["works"] == true);
     assert!(works("directories") && works("daemon") && works("session"), "{trials:?}");
     assert_eq!(told.status.code(), Some(0));
-    let people = home.run(&["doctor"]);
+    let people = home.run(&["doctor", "--quick"]);
     assert!(people.stdout.contains("PYLAIR_WAIT_S"), "{people:?}");
 }
 

@@ -18,7 +18,10 @@ use std::{
 use pylair::{sandbox::Wish, session::OpenOptions};
 use serde_json::{Value, json};
 
-use crate::support::{Core, TestSession, on_newest_python, skip};
+use crate::support::{Core, TestSession, on_newest_python, skip, why_no_namespaces};
+use driven::{DRIVEN, Try};
+
+mod driven;
 
 const ATTEMPTS: &str = include_str!("../escape/attempts.py");
 /// An ordinary user, whom nobody else is.
@@ -42,27 +45,26 @@ async fn make_attempts(core: &Core, session: &TestSession, surroundings: &Value)
     serde_json::from_str(&fs::read_to_string(made).expect("they were made")).expect("it is JSON")
 }
 
-async fn open(core: &Core, profile: &str) -> Option<TestSession> {
+/// With little of what is spent, so that it is spent soon.
+async fn open(core: &Core, profile: &str, python_env: &[(&str, &str)]) -> TestSession {
     let (name, value) = core.home.marker();
-    let env = [(name.to_owned(), value.to_owned())].into();
-    let options = OpenOptions { sandbox: Some(Wish::from(profile)), env, ..OpenOptions::default() };
-    match core.open_session(options).await {
-        Ok(session) => Some(session),
-        Err(error) if error.kind() == "sandbox_unavailable" => {
-            skip("no_attempt_gets_out_of_a_sandbox", &error.message());
-            None
-        }
-        Err(error) => panic!("{}: {}", error.message(), error.hint()),
-    }
+    let mut env: BTreeMap<String, String> = [(name.to_owned(), value.to_owned())].into();
+    env.extend(python_env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+    let wish = match profile {
+        "open" => json!("open"),
+        profile => json!({"profile": profile, "memory_mb": 512, "tmp_mb": 32, "processes": 64}),
+    };
+    let wish = Wish::from_json(wish).expect("a wish");
+    let options = OpenOptions { sandbox: Some(wish), env, ..OpenOptions::default() };
+    core.open_session(options).await.unwrap_or_else(|error| panic!("{}: {}", error.message(), error.hint()))
 }
 
 async fn attempts(core: &Core) {
     let places = core.home.places();
     let outside = core.home.work().join("others");
     fs::create_dir(&outside).unwrap();
-    for name in ["secret", "victim"] {
-        fs::write(outside.join(name), name).unwrap();
-    }
+    fs::write(outside.join("secret"), "secret of others").unwrap();
+    fs::write(outside.join("victim"), "victim").unwrap();
     fs::write(places.token(), "0123456789abcdef").unwrap();
     fs::create_dir_all(places.workspaces()).unwrap();
     let tmp = std::env::temp_dir().join(format!("pylair-escape-{}", std::process::id()));
@@ -77,22 +79,35 @@ async fn attempts(core: &Core) {
     let _daemon = UnixListener::bind(places.socket()).unwrap();
     let interfaces = fs::read_to_string("/proc/net/dev").unwrap_or_default().matches(':').count() - 1;
 
-    let open_session = open(core, "open").await.expect("there is always one without a sandbox");
+    // What somebody else's session has, and what its caller had: none of it may be in the memory that sessions are copies of.
+    let canaries = ["variable-of-somebody-else", "value-of-somebody-else"].map(|text| format!("{text}-{name}"));
+    let open_session = open(core, "open", &[("SOMEBODYS_SECRET", &canaries[0])]).await;
+    for profile in ["workspace", "sealed"] {
+        let other = open(core, profile, &[("SOMEBODYS_SECRET", &canaries[0])]).await;
+        other.value(&format!("kept = {:?} * 1000", canaries[1])).await;
+    }
+    let kinds: BTreeMap<String, (String, Option<String>)> = {
+        open_session.value(ATTEMPTS).await;
+        open_session.value("_ = open('kinds.json', 'w').write(list_all())").await;
+        let listed = fs::read_to_string(open_session.session.workspace().path.join("kinds.json")).unwrap();
+        serde_json::from_str(&listed).expect("it is JSON")
+    };
+    check_kinds(&kinds);
+    let mut seen = BTreeMap::new();
     for profile in ["open", "workspace", "sealed"] {
         let session = match profile {
             "open" => open_session.clone(),
-            _ => match open(core, profile).await {
-                Some(session) => session,
-                None => return,
-            },
+            _ => open(core, profile, &[]).await,
         };
         let limits = session.session.info.terms.limits;
+        let backwards: Vec<String> = canaries.iter().map(|canary| canary.chars().rev().collect()).collect();
         let surroundings = json!({
             "secret": outside.join("secret"), "victim": outside.join("victim"), "outside": outside, "data": places.data,
             "runtime": places.runtime, "pid": std::process::id(), "pids": [std::process::id(), open_session.pid()],
             "tcp": port, "abstract": name, "tmp": tmp, "tmp_inode": fs::metadata(&tmp).unwrap().ino(), "interfaces": interfaces,
             "root": rustix::process::geteuid().is_root(), "processes": limits.processes, "open_files": limits.open_files,
             "file_size_mb": limits.file_size_mb, "tmp_mb": limits.tmp_mb, "address_space": limits.address_space_bytes(),
+            "memory": limits.memory_mb << 20, "canaries": backwards,
         });
         let made = make_attempts(core, &session, &surroundings).await;
         let failed =
@@ -103,22 +118,60 @@ async fn attempts(core: &Core) {
                 |failure: &Option<String>| failure.as_ref().is_some_and(|failure| failure.contains("[Errno 38]"));
             let broken: Vec<_> = failed(true).into_iter().filter(|(_, failure)| !is_absent(failure)).collect();
             assert!(broken.is_empty(), "attempts that do not work at all: {broken:#?}");
-            assert!(made.len() > 30, "only {} attempts", made.len());
+            seen = made;
         } else {
             assert!(failed(false).is_empty(), "out of {profile}: {:#?}", failed(false));
-            assert!(made.len() > 90, "only {} attempts", made.len());
+            assert_eq!(made.len(), kinds.len());
             let late: Vec<_> =
                 made.iter().filter(|(_, failure)| failure.as_deref() == Some("it took too long")).collect();
             assert!(late.is_empty(), "{late:?}");
+            // Those that only root can make were seen to work if this is root.
+            let is_root = rustix::process::geteuid().is_root();
+            let unseen = |name: &&String| is_root && kinds[*name].1.is_none() && !seen.contains_key(*name);
+            assert_eq!(made.keys().find(unseen), None, "neither seen to work nor said why not");
+            assert_eq!(session.value("6 * 7").await, "42", "the session works all the same");
+            for (name, _, _) in DRIVEN {
+                // The last of them ends it.
+                let session =
+                    if *name == "live_on_after_the_end" { open(core, profile, &[]).await } else { session.clone() };
+                let attempt = Try { core, session: &session, outside: outside.clone() };
+                let failure = attempt.make(name).await;
+                assert!(failure.is_err(), "out of {profile}: {name}");
+            }
         }
-        assert_eq!(session.value("6 * 7").await, "42", "the session works all the same");
     }
-    assert_eq!(fs::read_to_string(outside.join("secret")).unwrap(), "secret");
+    assert_eq!(fs::read_to_string(outside.join("secret")).unwrap(), "secret of others");
+    assert!(!outside.join("planted-by-tool").exists() && outside.join("victim").exists());
     fs::remove_dir_all(tmp).unwrap();
+}
+
+/// There are enough of each kind, and of each it is known whether it works without a sandbox, or why that is not tried.
+fn check_kinds(made_inside: &BTreeMap<String, (String, Option<String>)>) {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for kind in made_inside.values().map(|(kind, _)| kind.as_str()).chain(DRIVEN.iter().map(|(_, kind, _)| *kind)) {
+        *counts.entry(kind).or_default() += 1;
+    }
+    assert!(counts.values().sum::<usize>() >= 120, "{counts:?}");
+    for (kind, least) in [
+        ("file", 40),
+        ("network", 15),
+        ("process", 25),
+        ("kernel", 20),
+        ("resource", 20),
+        ("protocol", 7),
+        ("file-tool", 10),
+    ] {
+        assert!(counts.get(kind).is_some_and(|count| *count >= least), "{kind}: {counts:?}");
+    }
+    let unsaid: Vec<_> = made_inside.iter().filter(|(_, (_, unless))| unless.as_deref() == Some("")).collect();
+    assert!(unsaid.is_empty() && DRIVEN.iter().all(|(_, _, unless)| unless.is_some()), "{unsaid:?}");
 }
 
 #[test]
 fn no_attempt_gets_out_of_a_sandbox() {
+    if let Some(reason) = why_no_namespaces() {
+        return skip("no_attempt_gets_out_of_a_sandbox", &reason);
+    }
     on_newest_python(attempts);
 }
 

@@ -159,8 +159,9 @@ fn a_sealed_session_works_in_a_directory_of_its_own() {
         assert!(!workspace.path.exists());
         let gone = workspace.read("passwd", 0, 100).await.expect_err("it is gone");
         assert_eq!(gone.kind(), "workspace_gone");
+        let others = other.session.workspace().path.clone();
         core.close_session(&other).await;
-        assert_eq!(fs::read_dir(core.home.places().workspaces()).expect("it stays").count(), 0);
+        assert!(!others.exists() && core.home.places().workspaces().exists());
     });
 }
 
@@ -217,7 +218,8 @@ fn a_session_that_does_not_open_leaves_no_directory() {
     on_newest_python(async |core| {
         let Some(session) = open_sealed(core, test).await else { return };
         let options = pylair::session::OpenOptions {
-            sandbox: Some("sealed".into()),
+            // Of a kind of its own, for which no worker is made ahead.
+            sandbox: Some(pylair::sandbox::Wish::from_json(json!({"profile": "sealed", "disk_mb": 99})).unwrap()),
             startup: Some("1 / 0".to_owned()),
             ..Default::default()
         };
@@ -226,7 +228,8 @@ fn a_session_that_does_not_open_leaves_no_directory() {
         core.close_session(&session).await;
         let left = || fs::read_dir(core.home.places().workspaces()).expect("it is there").count();
         let removed = async {
-            while left() > 0 {
+            // Those of the workers that wait for the next session stay.
+            while left() > 2 {
                 tokio::task::yield_now().await;
             }
         };
@@ -602,7 +605,7 @@ fn uploads_and_downloads_go_to_the_workspace() {
         ("content-type", "application/octet-stream"),
         ("content-disposition", "attachment; filename=\"b.html\"; filename*=UTF-8''b.html"),
         ("x-content-type-options", "nosniff"),
-        ("content-security-policy", "sandbox; default-src 'none'"),
+        ("content-security-policy", "sandbox; default-src 'none'; frame-ancestors 'none'; form-action 'none'"),
     ] {
         assert_eq!(page.header(name), Some(value), "{page:?}");
     }

@@ -20,6 +20,8 @@ mod dependencies;
 mod displays;
 mod doors;
 mod escape;
+#[path = "../escape/http/mod.rs"]
+mod escape_http;
 mod exec;
 mod execute;
 mod faults;
@@ -29,6 +31,7 @@ mod http;
 mod interpreters;
 mod interrupt;
 mod jobs;
+mod limits;
 mod look;
 mod output;
 mod packages;

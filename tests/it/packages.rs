@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 
 use crate::support::{
     Core, Home, PATIENCE, TestSession, WAIT_FOREVER, Watched, newest_python, on_each_python, on_newest_python, report,
-    skip, text_of, with_settings,
+    skip, text_of, why_no_namespaces, with_settings,
 };
 
 const MAKE_WHEEL: &str = r#"
@@ -377,24 +377,19 @@ fn sealed_sessions_see_what_was_installed_for_them() {
             let mut callers = (*caller.env).clone();
             callers.extend(index_variables(&core.home));
             caller.env = callers.into();
-            let session = match core.open_session_as(&caller, options).await {
-                Ok(session) => session,
-                Err(error) if error.kind() == "sandbox_unavailable" => {
-                    return skip(
-                        "sealed_sessions_see_what_was_installed_for_them",
-                        &format!("no namespaces here: {error}"),
-                    );
-                }
-                Err(error) => panic!("{error}: {}", error.hint()),
-            };
+            if let Some(reason) = why_no_namespaces() {
+                return skip("sealed_sessions_see_what_was_installed_for_them", &reason);
+            }
+            let opened = core.open_session_as(&caller, options).await;
+            let session = opened.unwrap_or_else(|error| panic!("{error}: {}", error.hint()));
             let installed = install(&session, &["tiny"]).await.expect("it installs");
             assert_eq!(installed.installed, [package("tiny", "2.0")]);
             assert_eq!(session.value("import tiny\ntiny.VERSION").await, "'2.0'");
             let written = session.run("open(tiny.__file__, 'a')").await;
             assert_eq!(written.outcome, Outcome::Raised, "it sees them and cannot change them");
             core.close_session(&session).await;
+            assert!(!core.home.places().venvs().join(&*session.session.info.handle).exists(), "they are gone with it");
         }
-        assert_eq!(fs::read_dir(core.home.places().venvs()).expect("it was made").count(), 0);
     });
 }
 
@@ -546,4 +541,96 @@ fn auto_install_looks_into_files_as_the_session_does_and_never_waits_for_one() {
     let outside = home.work().join("main.py");
     let refused = text_of(&client.call("run_file", &json!({"path": outside, "target": "box"})));
     assert!(refused.contains("there is no file"), "{refused}");
+}
+
+/// A source distribution with a build of its own, which looks around and puts what it found into the package.
+const MAKE_SOURCE: &str = r#"
+import io, sys, tarfile
+directory, secret, socket, pid = sys.argv[1:]
+backend = f"""
+import os, socket, zipfile
+def tried(attempt):
+    try:
+        attempt()
+        return "worked"
+    except OSError as error:
+        return type(error).__name__
+def connect():
+    with socket.socket(socket.AF_UNIX) as client: client.connect({socket!r})
+def build_wheel(directory, config_settings=None, metadata_directory=None):
+    found = {{
+        "secret": tried(lambda: open({secret!r})),
+        "daemon": tried(connect),
+        "signal": tried(lambda: os.kill({pid}, 0)),
+        "usr": tried(lambda: open("/usr/planted", "w")),
+        "processes": [int(n) for n in os.listdir("/proc") if n.isdigit() and int(n) == {pid}],
+        "variables": [n for n in os.environ if n.startswith("PYLAIR_")],
+        "uid": os.getuid(),
+    }}
+    name = "looks-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(os.path.join(directory, name), "w") as wheel:
+        wheel.writestr("looks.py", f"FOUND = {{found!r}}")
+        wheel.writestr("looks-1.0.dist-info/METADATA", "Metadata-Version: 2.1\\nName: looks\\nVersion: 1.0\\n")
+        wheel.writestr("looks-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\\nGenerator: t\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr("looks-1.0.dist-info/RECORD", "looks.py,,\\nlooks-1.0.dist-info/METADATA,,\\nlooks-1.0.dist-info/WHEEL,,\\nlooks-1.0.dist-info/RECORD,,\\n")
+    return name
+"""
+files = {
+    "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n[project]\nname = "looks"\nversion = "1.0"\n',
+    "backend.py": backend,
+    "PKG-INFO": "Metadata-Version: 2.1\nName: looks\nVersion: 1.0\n",
+}
+with tarfile.open(f"{directory}/looks-1.0.tar.gz", "w:gz") as archive:
+    for name, text in files.items():
+        member = tarfile.TarInfo("looks-1.0/" + name)
+        member.size = len(text.encode())
+        archive.addfile(member, io.BytesIO(text.encode()))
+"#;
+
+#[test]
+fn what_is_built_for_a_confined_session_is_built_in_a_sandbox() {
+    if let Some(reason) = why_no_namespaces() {
+        return skip("what_is_built_for_a_confined_session_is_built_in_a_sandbox", &reason);
+    }
+    on_newest_python(async |core| {
+        let wheels = index(&core.home);
+        let secret = core.home.work().join("secret");
+        fs::write(&secret, "secret").expect("the home is writable");
+        let places = core.home.places();
+        let _daemon = std::os::unix::net::UnixListener::bind(places.socket()).expect("nobody has it");
+        let arguments =
+            [wheels.display().to_string(), secret.display().to_string(), places.socket().display().to_string()];
+        let made = Command::new(newest_python())
+            .args(["-I", "-c", MAKE_SOURCE])
+            .args(&arguments)
+            .arg(std::process::id().to_string())
+            .output()
+            .expect("Python starts");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let mut caller = core.caller.clone();
+        let mut callers = (*caller.env).clone();
+        callers.extend(index_variables(&core.home));
+        caller.env = callers.into();
+        for profile in ["workspace", "sealed"] {
+            let (name, value) = core.home.marker();
+            let env = [(name.to_owned(), value.to_owned())].into();
+            let options = OpenOptions { sandbox: Some(profile.into()), env, ..OpenOptions::default() };
+            let session = core.open_session_as(&caller, options).await.expect("it opens");
+            let installed = install(&session, &["looks"]).await.expect("it installs");
+            assert_eq!((installed.installed, installed.notes), (vec![package("looks", "1.0")], Vec::<String>::new()));
+            session.value("import looks").await;
+            for (what, expected) in [
+                ("secret", "'FileNotFoundError'"),
+                ("daemon", "'FileNotFoundError'"),
+                ("usr", "'OSError'"),
+                ("processes", "[]"),
+                ("variables", "[]"),
+            ] {
+                assert_eq!(session.value(&format!("looks.FOUND[{what:?}]")).await, expected, "{what}");
+            }
+            assert_ne!(session.value("looks.FOUND['signal']").await, "'worked'");
+            assert_ne!(session.value("looks.FOUND['uid']").await, "0");
+            core.close_session(&session).await;
+        }
+    });
 }

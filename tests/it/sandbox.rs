@@ -14,7 +14,7 @@ use pylair::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{Core, Home, TestSession, on_newest_python, skip};
+use crate::support::{Core, Home, TestSession, on_newest_python, skip, why_no_namespaces};
 
 fn options(core: &Core, sandbox: Value) -> OpenOptions {
     let (name, value) = core.home.marker();
@@ -24,18 +24,25 @@ fn options(core: &Core, sandbox: Value) -> OpenOptions {
 
 /// A confined session, unless this machine refuses to make one.
 async fn open(core: &Core, test: &str, options: OpenOptions) -> Option<TestSession> {
-    match core.open_session(options).await {
-        Ok(session) => Some(session),
-        Err(error) if error.kind() == "sandbox_unavailable" => {
-            skip(test, &format!("no sandbox here: {error}"));
-            None
-        }
-        Err(error) => panic!("{}: {}", error.message(), error.hint()),
+    if let Some(reason) = why_no_namespaces() {
+        skip(test, &reason);
+        return None;
     }
+    let opened = core.open_session(options).await;
+    Some(opened.unwrap_or_else(|error| panic!("{}: {}", error.message(), error.hint())))
 }
 
 async fn refused(core: &Core, sandbox: Value) -> Error {
     core.open_session(options(core, sandbox)).await.expect_err("it is refused")
+}
+
+/// What the audit record has of a session's sandbox.
+fn denied(core: &Core, session: &TestSession) -> Vec<String> {
+    core.daemon.audit.head();
+    let record = fs::read_to_string(core.home.places().audit()).expect("there is one");
+    let lines = record.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let is_ours = |line: &Value| line["action"] == "sandbox" && line["target"] == *session.session.info.handle;
+    lines.filter(is_ours).filter_map(|line| Some(line["reason"].as_str()?.to_owned())).collect()
 }
 
 fn raised(report: &Report) -> &str {
@@ -58,10 +65,10 @@ fn over_http_a_session_has_its_workspace_and_nothing_else() {
     on_newest_python(async |core| {
         let caller = over_http(core, &[Scope::Read, Scope::Run]);
         let options = OpenOptions { sandbox: None, ..options(core, json!("workspace")) };
-        let session = match core.open_session_as(&caller, options).await {
-            Err(error) if error.kind() == "sandbox_unavailable" => return skip("over_http", &error.message()),
-            opened => opened.expect("it opens"),
-        };
+        if let Some(reason) = why_no_namespaces() {
+            return skip("over_http_a_session_has_its_workspace_and_nothing_else", &reason);
+        }
+        let session = core.open_session_as(&caller, options).await.expect("it opens");
         assert_eq!(session.session.status().sandbox, "workspace");
         assert_eq!(session.value("import os; open('note', 'w').write('kept'); os.getcwd()").await, "'/workspace'");
         let file = session.session.workspace().path.join("note");
@@ -254,6 +261,7 @@ fn the_network_is_what_was_allowed() {
         }
         // After going back, and in a branch, the way out is the same one.
         session.value("s.close(); del s").await;
+        assert!(denied(core, &session).iter().any(|reason| reason.contains("allow_net")), "it is written down");
         let branch = core.branch(&session, None).await.expect("it branches");
         core.close_session(&session).await;
         assert_eq!(branch.value(&get(allowed)).await, "'allowed'");
@@ -280,6 +288,9 @@ fn a_session_tells_what_of_its_sandbox_holds() {
                 "see_processes",
                 "privileges",
                 "system_calls",
+                "open_files",
+                "file_size",
+                "tmp",
             ] {
                 assert_eq!(of(what), Some(How::Kernel), "{what}: {enforced:#?}");
             }
@@ -316,6 +327,7 @@ fn who_fills_the_disk_is_ended_and_may_clean_up() {
         let report = session.run(code).await;
         let message = &report.error.as_ref().expect("it is told").message;
         assert!(message.contains("may take 5 MB"), "{message}");
+        assert!(denied(core, &session).iter().any(|reason| reason.contains("may take 5 MB")), "it is written down");
         assert_eq!(session.value("import os\nfor n in range(8): os.unlink(f'big-{n}')\nos.listdir()").await.len(), 33);
         // Files that have no name any more are there all the same.
         let code = "import time\nfile = open('big', 'wb'); os = __import__('os'); os.unlink('big')\n\
@@ -344,10 +356,59 @@ fn time_ends_a_session() {
 }
 
 #[test]
-fn ordinary_programs_work_in_a_workspace() {
+fn numpy_works_in_a_sandbox() {
+    let test = "numpy_works_in_a_sandbox";
+    let Some(python) = std::env::var_os("PYLAIR_TEST_RICH_PYTHON") else { return skip(test, "no Python with numpy") };
     on_newest_python(async |core| {
-        let test = "ordinary_programs_work_in_a_workspace";
-        let Some(session) = open(core, test, options(core, json!("workspace"))).await else { return };
+        for profile in ["workspace", "sealed"] {
+            let python = Some(python.to_string_lossy().into_owned());
+            let wanted = OpenOptions { python, ..options(core, json!(profile)) };
+            let Some(session) = open(core, test, wanted).await else { return };
+            session.value("import numpy as np; a = np.random.rand(400, 400)").await;
+            let cell = session.session.status().cell;
+            core.wait_for_checkpoint(&session, cell).await;
+            assert_eq!(session.value("bool(np.allclose(a @ np.linalg.inv(a), np.eye(400)))").await, "True");
+            let pool = "import multiprocessing as mp\np = mp.get_context('fork').Pool(2); r = p.map(np.sqrt, [4.0, 9.0]); p.terminate(); p.join(); [float(x) for x in r]";
+            assert_eq!(session.value(pool).await, "[2.0, 3.0]");
+            session.value("del p; np.save('a.npy', a); b = np.load('a.npy', mmap_mode='r')").await;
+            assert_eq!(session.value("float(b.sum()) == float(a.sum())").await, "True");
+            let died = session.run("import os\nos.abort()").await;
+            assert_eq!(died.outcome, pylair::session::Outcome::Died, "{died:#?}");
+            assert_eq!(session.value("a.shape").await, "(400, 400)", "it is as it was at the checkpoint");
+        }
+    });
+}
+
+#[test]
+fn ordinary_programs_work_in_a_workspace() {
+    ordinary_programs_work_in("workspace");
+}
+
+#[test]
+fn ordinary_programs_work_when_sealed() {
+    ordinary_programs_work_in("sealed");
+}
+
+fn ordinary_programs_work_in(profile: &str) {
+    on_newest_python(async |core| {
+        let test = "ordinary_programs_work";
+        let Some(session) = open(core, test, options(core, json!(profile))).await else { return };
+        let run = |file: &str| pylair::session::Work::File {
+            file: session.session.workspace().seen_as.join(file),
+            name: file.to_owned(),
+            args: vec!["7".to_owned()],
+        };
+        let files = session.session.workspace();
+        files
+            .write("scripts/main.py", b"import sys\nprint(int(sys.argv[1]) * 6)\n".to_vec())
+            .await
+            .expect("it is written");
+        let job = session.session.run(run("scripts/main.py"), None, pylair::session::OnTimeout::Keep, "test").await;
+        let report = crate::support::report(&job.expect("it starts")).await;
+        assert_eq!(report.stdout, "42\n", "{report:#?}");
+        session.value("open('outputs/made', 'w').write('by the session')").await;
+        let page = files.read("outputs/made", 0, 100).await.expect("it is read");
+        assert!(format!("{page:?}").contains("by the session"));
         for (code, value) in [
             (
                 "import subprocess; subprocess.check_output(['sh', '-c', 'echo hello | tr a-z A-Z'], text=True)",
@@ -388,7 +449,7 @@ fn ordinary_programs_work_in_a_workspace() {
 
 /// What the doctor says of a machine on which no namespace can be made: inside one that allows no more.
 fn doctor_without_namespaces(home: &Home) -> Option<Vec<Value>> {
-    let script = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$0\" doctor --json";
+    let script = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$0\" doctor --json --quick";
     let said = std::process::Command::new("unshare")
         .args(["--user", "--map-root-user", "sh", "-c", script])
         .arg(&home.program)
@@ -422,5 +483,31 @@ fn where_a_sandbox_does_not_hold_there_is_none_unless_it_is_wanted() {
         [("see_processes", "no"), ("tmp", "no"), ("system_calls", "kernel"), ("privileges", "kernel")]
     {
         assert_eq!(how(what), expected, "{what}: {opened:#}");
+    }
+}
+
+#[test]
+fn the_doctor_passes_the_limits_and_tells_what_stopped_it() {
+    if let Some(reason) = why_no_namespaces() {
+        return skip("the_doctor_passes_the_limits_and_tells_what_stopped_it", &reason);
+    }
+    let home = Home::new();
+    let told = home.run(&["doctor", "--json"]);
+    let findings: Value = serde_json::from_str(&told.stdout).expect("JSON");
+    for profile in ["workspace", "sealed session"] {
+        let trials = findings["trials"].as_array().expect("a list");
+        let trial = trials.iter().find(|trial| trial["what"] == profile).expect("it was tried");
+        let enforced = trial["enforced"].as_array().expect("it is told");
+        for (what, expected) in [
+            ("memory", &["kernel", "watched"][..]),
+            ("processes", &["kernel"]),
+            ("open_files", &["kernel"]),
+            ("tmp", &["kernel"]),
+            ("disk", &["watched"]),
+        ] {
+            let promise = enforced.iter().find(|promise| promise["what"] == what).expect(what);
+            assert!(expected.contains(&promise["how"].as_str().expect("a word")), "{promise:#}");
+            assert!(promise["detail"].as_str().is_some_and(|detail| detail.contains("tried with ")), "{promise:#}");
+        }
     }
 }

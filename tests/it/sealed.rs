@@ -4,7 +4,10 @@ use std::{fs, net::TcpListener, os::unix::fs::symlink, process::Command};
 
 use pylair::session::{OpenOptions, Outcome};
 
-use crate::support::{Core, TestSession, on_newest_python, skip};
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::support::{Core, Home, TestSession, Watched, kill, on_newest_python, skip, why_no_namespaces};
 
 /// A sealed session, unless this machine refuses to make one.
 pub async fn open_sealed(core: &Core, test: &str) -> Option<TestSession> {
@@ -12,14 +15,12 @@ pub async fn open_sealed(core: &Core, test: &str) -> Option<TestSession> {
     let (name, value) = core.home.marker();
     let env = [(name.to_owned(), value.to_owned())].into();
     let options = OpenOptions { sandbox: Some("sealed".into()), env, ..OpenOptions::default() };
-    match core.open_session(options).await {
-        Ok(session) => Some(session),
-        Err(error) if error.kind() == "sandbox_unavailable" => {
-            skip(test, &format!("no namespaces here: {error}"));
-            None
-        }
-        Err(error) => panic!("{error}: {}", error.hint()),
+    if let Some(reason) = why_no_namespaces() {
+        skip(test, &reason);
+        return None;
     }
+    let opened = core.open_session(options).await;
+    Some(opened.unwrap_or_else(|error| panic!("{error}: {}", error.hint())))
 }
 
 #[test]
@@ -76,13 +77,11 @@ fn an_interpreter_behind_links_starts_in_a_sealed_session() {
             python: Some(venv.display().to_string()),
             ..OpenOptions::default()
         };
-        let session = match core.open_session(options).await {
-            Ok(session) => session,
-            Err(error) if error.to_string().contains("unshare") => {
-                return skip("an_interpreter_behind_links_starts_in_a_sealed_session", &error.to_string());
-            }
-            Err(error) => panic!("{error}: {}", error.hint()),
-        };
+        if let Some(reason) = why_no_namespaces() {
+            return skip("an_interpreter_behind_links_starts_in_a_sealed_session", &reason);
+        }
+        let opened = core.open_session(options).await;
+        let session = opened.unwrap_or_else(|error| panic!("{error}: {}", error.hint()));
         let code = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'print(1)'], capture_output=True, text=True).stdout";
         assert_eq!(session.value(code).await, "'1\\n'");
     });
@@ -111,18 +110,50 @@ fn a_sealed_session_is_rolled_back_and_interrupted_like_others() {
 #[test]
 fn closing_a_sealed_session_leaves_nothing() {
     on_newest_python(async |core| {
-        let Some(_warm) = open_sealed(core, "closing_a_sealed_session_leaves_nothing").await else { return };
-        let before: Vec<i32> = core.home.processes().iter().map(|process| process.pid).collect();
-        let session = open_sealed(core, "closing_a_sealed_session_leaves_nothing").await.expect("the first one opened");
+        let Some(session) = open_sealed(core, "closing_a_sealed_session_leaves_nothing").await else { return };
         let code = "import subprocess, sys\n\
                     child = subprocess.Popen([sys.executable, '-c', 'while True: pass'], start_new_session=True)";
         session.value(code).await;
-        let mut new = core.home.processes();
-        new.retain(|process| !before.contains(&process.pid));
-        assert!(new.len() >= 2, "at least worker and child: {new:?}");
+        // Others are made ahead and stay for the next session.
+        let is_child = |process: &Watched| {
+            let command = fs::read(format!("/proc/{}/cmdline", process.pid)).unwrap_or_default();
+            String::from_utf8_lossy(&command).contains("while True: pass")
+        };
+        let mut own = core.home.processes();
+        own.retain(|process| process.pid == session.pid() || is_child(process));
+        assert_eq!(own.len(), 2, "worker and child: {own:?}");
         core.close_session(&session).await;
-        for process in new {
+        for process in own {
             process.assert_ends();
         }
     });
+}
+
+/// Also those that left their session, their group and their parent.
+#[test]
+fn a_daemon_that_is_killed_takes_confined_sessions_along() {
+    if let Some(reason) = why_no_namespaces() {
+        return skip("a_daemon_that_is_killed_takes_confined_sessions_along", &reason);
+    }
+    let home = Home::new();
+    let mut client = home.initialized_client();
+    for profile in ["workspace", "sealed"] {
+        let (name, value) = home.marker();
+        client.data("open_session", &json!({"name": profile, "sandbox": profile, "env": {name: value}}));
+        let code = "import subprocess, sys\n\
+                    code = 'import os, time\\nif os.fork(): os._exit(0)\\nos.setsid()\\nif os.fork(): os._exit(0)\\nprint(1, flush=True)\\ntime.sleep(1000)'\n\
+                    p = subprocess.Popen([sys.executable, '-c', code, 'lives-on'], stdout=-1); p.stdout.readline(); p.wait()";
+        client.call("execute", &json!({"code": code, "target": profile}));
+    }
+    let left = |process: &Watched| {
+        let command = fs::read(format!("/proc/{}/cmdline", process.pid)).unwrap_or_default();
+        String::from_utf8_lossy(&command).contains("lives-on")
+    };
+    let mut alive = home.processes();
+    alive.retain(left);
+    assert_eq!(alive.len(), 2, "one of each: {alive:?}");
+    kill(home.daemon_pid(), Signal::KILL);
+    for process in alive {
+        process.assert_ends();
+    }
 }

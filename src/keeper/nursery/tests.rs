@@ -241,6 +241,7 @@ impl TestNursery {
             tmp_mb: 1,
             network: false,
             uid: Some(OUTER),
+            program: None,
         });
         let (reply, fds) = self.ask(&serde_json::to_vec(&request).unwrap(), &[]);
         assert!(matches!(reply, Reply::Keeper { keeper: 5, .. }), "{reply:?}");
@@ -462,7 +463,7 @@ fn no_request_ends_the_nursery() {
         };
         assert!(nursery.refusal(&request(serde_json::json!({"op": "dance"})), &[]).contains("dance"));
         let spawn = request(serde_json::json!({"op": "spawn", "argv": ["/missing"], "env": {}}));
-        assert!(nursery.refusal(&spawn, &[]).contains("5 descriptors, not 0"));
+        assert!(nursery.refusal(&spawn, &[]).contains("5 descriptors are needed, not 0"));
         let null = std::fs::File::open("/dev/null").unwrap();
         assert!(nursery.refusal(&spawn, &[null.as_fd(); 5]).starts_with("exec /missing: No such file"));
         if nursery.ready.outer_uid.is_none() {

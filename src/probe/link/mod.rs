@@ -38,6 +38,7 @@ use crate::{
         pid_within,
     },
     output::Stream,
+    python::Interpreter,
     sandbox::{Terms, cgroup::Group, proxy::Proxy},
 };
 
@@ -227,38 +228,63 @@ impl Link {
         place: Place<'_>,
         start: Start,
     ) -> Result<Self, Error> {
-        let key = Key::new(wanted);
-        let confinement = Confinement::new(terms, wanted.interpreter, place, probes.trial());
+        Self::make(probes, &Key::new(wanted), wanted.interpreter, (terms, walls), place, &start_frame(start)).await
+    }
+
+    /// A confined worker that waits for its session to [`Link::begin`].
+    pub async fn ahead(
+        probes: &Probes,
+        key: &Key,
+        interpreter: &Interpreter,
+        terms: &Terms,
+        place: Place<'_>,
+    ) -> Result<Self, Error> {
+        Self::make(probes, key, interpreter, (terms, Walls::All), place, &[]).await
+    }
+
+    /// Asks a worker that was made ahead to start.
+    pub async fn begin(&self, start: Start) -> Result<(), Error> {
+        self.write(&start_frame(start)).await
+    }
+
+    /// Whether a worker that was made ahead is alive, and what a new one would be.
+    pub fn is_usable(&self, probes: &Probes, key: &Key) -> bool {
+        probes.templates.is_current(key, &self.template) && self.is_alive()
+    }
+
+    async fn make(
+        probes: &Probes,
+        key: &Key,
+        interpreter: &Interpreter,
+        (terms, walls): (&Terms, Walls),
+        place: Place<'_>,
+        first: &[u8],
+    ) -> Result<Self, Error> {
+        let confinement = Confinement::new(terms, interpreter, place, probes.trial());
         let nursery = match &confinement {
             Some(_) if walls == Walls::All => Some(probes.nursery().await?),
             _ => None,
         };
-        let template = probes.templates.get(&key, nursery.as_ref()).await?;
-        let mut first = Vec::with_capacity(4096);
-        wire::encode(
-            Request { ch: CHANNEL, id: Self::START, op: Op::Start(start), client: None, blob: 0 },
-            &[],
-            &mut first,
-        );
+        let template = probes.templates.get(key, nursery.as_ref()).await?;
         let result = if let (Some(confinement), Some(nursery)) = (&confinement, &nursery) {
-            let keeper = nursery.keeper(&confinement.keeper_request()).await?;
-            Self::fork(template, Some((confinement, terms, keeper)), None, &first).await
+            let keeper = nursery.keeper(&confinement.keeper_request(), &[]).await?;
+            Self::fork(template, Some((confinement, terms, keeper)), None, first).await
         } else if let Some(confinement) = confinement {
             let bare = tokio::task::spawn_blocking(move || confinement.bare().bare_message()).await;
             let bare = bare.map_err(|error| Error::Descriptors(io::Error::other(error)))?;
-            Self::fork(template, None, Some(bare), &first).await
+            Self::fork(template, None, Some(bare), first).await
         } else {
-            let link = match probes.take_spare(&key, &template) {
-                Some(spare) if spare.write(&first).await.is_ok() => Ok(spare),
+            let link = match probes.take_spare(key, &template) {
+                Some(spare) if spare.write(first).await.is_ok() => Ok(spare),
                 // There is none, or it ended just now, before anything of the session's had run in it.
-                _ => Self::fork(template.clone(), None, None, &first).await,
+                _ => Self::fork(template.clone(), None, None, first).await,
             };
             probes.make_spare(key.clone(), template);
             link
         };
         if result.is_err() {
             // Whatever went wrong, the next session shall not meet the same template.
-            probes.templates.forget(&key);
+            probes.templates.forget(key);
         }
         result
     }
@@ -729,6 +755,14 @@ fn read_output(
         Ok(_) | Err(_) => *open = false,
     }
     None
+}
+
+/// The first request on every link.
+fn start_frame(start: Start) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(4096);
+    let request = Request { ch: CHANNEL, id: Link::START, op: Op::Start(start), client: None, blob: 0 };
+    wire::encode(request, &[], &mut frame);
+    frame
 }
 
 fn read_into(descriptor: BorrowedFd, buffer: &mut BytesMut) -> rustix::io::Result<usize> {

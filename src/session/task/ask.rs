@@ -11,7 +11,7 @@ use super::{Branched, Error, Task};
 use crate::{
     machine,
     probe::{
-        link::Refusal,
+        link::{Link, Refusal},
         wire::{Op, Reply},
     },
 };
@@ -20,6 +20,11 @@ use crate::{
 const HURRY_GRACE: Duration = Duration::from_secs(2);
 /// How long a running cell may take to come to a place where it can be looked into.
 const PEEK_TIMEOUT: Duration = Duration::from_secs(2);
+/// A worker that waited for a processor for less than this was not kept from anything.
+const LEAST_WAIT: Duration = Duration::from_millis(100);
+const HELD_UP_GRACE: Duration = Duration::from_secs(1);
+/// Whoever is not let run for so long is given up all the same.
+const MAX_WAIT: Duration = Duration::from_mins(2);
 const MAX_PEEKS: usize = 32;
 
 /// What is asked of a worker.
@@ -47,13 +52,28 @@ pub(super) struct Asking {
     pub(super) until: Instant,
     /// How often the worker was told to get on with it.
     pub(super) hurried: u8,
+    /// How long the worker had waited for a processor when it was last looked at.
+    waited: Option<Duration>,
     pub(super) purpose: Purpose,
 }
 
 impl Asking {
-    pub(super) fn new(request: u64, limit: Duration, purpose: Purpose) -> Self {
+    fn new(request: u64, worker: i32, limit: Duration, purpose: Purpose) -> Self {
         let asked = Instant::now();
-        Self { request, asked, until: asked + limit * machine::crowding(), hurried: 0, purpose }
+        let until = asked + limit * machine::crowding();
+        Self { request, asked, until, hurried: 0, waited: machine::waited(worker), purpose }
+    }
+
+    /// Whether a worker whose time is up was not let run meanwhile, which is no sign that it hangs: it gets that time once more.
+    fn was_kept_waiting(&mut self, worker: i32) -> bool {
+        let before = std::mem::replace(&mut self.waited, machine::waited(worker));
+        let waited = self.waited.zip(before).map_or(Duration::ZERO, |(now, before)| now.saturating_sub(before));
+        let more = if machine::is_held_up(worker) { waited.max(HELD_UP_GRACE) } else { waited };
+        let is_so = more >= LEAST_WAIT && self.asked.elapsed() < MAX_WAIT;
+        if is_so {
+            self.until = Instant::now() + more;
+        }
+        is_so
     }
 }
 
@@ -89,10 +109,15 @@ impl Task {
         match asked {
             Ok(request) => {
                 let purpose = Purpose::Question { op: question.op, answer };
-                self.asking = Some(Asking::new(request, question.limit, purpose));
+                self.await_answer(request, question.limit, purpose);
             }
             Err(error) => drop(answer.send(Err(error))),
         }
+    }
+
+    pub(super) fn await_answer(&mut self, request: u64, limit: Duration, purpose: Purpose) {
+        let worker = self.link.as_ref().map_or(0, Link::pid);
+        self.asking = Some(Asking::new(request, worker, limit, purpose));
     }
 
     async fn put(&mut self, question: &Question) -> Result<u64, Error> {
@@ -203,6 +228,9 @@ impl Task {
     /// What takes too long hangs in code of the user's (hooks at a fork, methods for pickling), which can be interrupted like a cell.
     pub(super) async fn hurry(&mut self) {
         let (Some(asking), Some(link)) = (&mut self.asking, &mut self.link) else { return };
+        if asking.was_kept_waiting(link.pid()) {
+            return;
+        }
         let is_checkpoint = !matches!(asking.purpose, Purpose::Question { .. });
         if is_checkpoint && !self.checkpoints_given_up {
             self.checkpoints_given_up = true;

@@ -16,6 +16,7 @@ use crate::{
         link::Link,
         wire::{CellOutcome, Reply},
     },
+    sandbox::share::PATIENCE,
     session::{
         Work, ended,
         job::{Execution, Job, Late, OnTimeout, Outcome, Variables},
@@ -34,6 +35,8 @@ pub(in crate::session) struct Running {
     pub(in crate::session) timeout: Option<Duration>,
     pub(super) on_timeout: OnTimeout,
     pub(super) ladder: Option<Ladder>,
+    /// When others come first.
+    pub(super) patience: Option<Instant>,
 }
 
 /// How much of an output is in the journal.
@@ -60,6 +63,7 @@ impl Task {
         } else if self.sites_due {
             self.tell_sites().await;
         }
+        self.be_enclosed().await;
         self.skip_checkpoint();
         self.idle_deaths = 0;
         // What is in the pipes by now was printed before this cell.
@@ -104,6 +108,7 @@ impl Task {
             timeout,
             on_timeout,
             ladder: None,
+            patience: self.info.terms.profile.is_confined().then(|| Instant::now() + PATIENCE),
         });
         let mut live = self.live.lock().expect("no panic while locked");
         live.state = State::Busy;
@@ -234,6 +239,7 @@ impl Task {
             live.executions += 1;
             live.total_time += execution.duration;
             live.last_time = Some(execution.duration);
+            live.standing.end_cell();
         }
         job.finish(execution);
     }

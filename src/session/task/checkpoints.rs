@@ -7,10 +7,7 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use super::{
-    Error, Task,
-    ask::{Asking, Purpose},
-};
+use super::{Error, Task, ask::Purpose};
 use crate::{
     files::OwnDirectory,
     journal::EventKind,
@@ -22,7 +19,12 @@ use crate::{
 };
 
 /// How long a session must be idle after a cell before a checkpoint is made: longer than a caller that goes on at once.
-const CHECKPOINT_GAP: Duration = Duration::from_millis(4);
+pub(super) const CHECKPOINT_GAP: Duration = Duration::from_millis(4);
+/// One that took longer than this holds up whoever comes meanwhile: the next is made in a longer gap. On a machine where many
+/// processes fork, those wait for each other in the kernel.
+const SLOW_CHECKPOINT: Duration = Duration::from_millis(60);
+const LONGER_GAP: u32 = 6;
+const MAX_CHECKPOINT_GAP: Duration = Duration::from_secs(2);
 const CHECKPOINT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The cells a session remembers to hold; going back further than the ring is not possible anyway.
 const MAX_LINEAGE: usize = 1000;
@@ -75,7 +77,7 @@ impl Task {
 
     pub(super) fn plan_checkpoint(&mut self) {
         if self.link.is_some() && self.parts.checkpoints.ring() > 0 {
-            self.checkpoint_due = Some(Instant::now() + CHECKPOINT_GAP);
+            self.checkpoint_due = Some(Instant::now() + self.checkpoint_gap);
         }
     }
 
@@ -97,11 +99,13 @@ impl Task {
     async fn request_checkpoint(&mut self, id: &str, purpose: Purpose) -> Result<(), Error> {
         let link = self.link.as_mut().ok_or(Error::Gone)?;
         let request = link.request_checkpoint(id).await?;
-        self.asking = Some(Asking::new(request, CHECKPOINT_TIMEOUT, purpose));
+        self.await_answer(request, CHECKPOINT_TIMEOUT, purpose);
         Ok(())
     }
 
     pub(super) async fn on_checkpoint_done(&mut self, reply: &Reply, id: String, cell: u64, took: Duration) {
+        let is_slow = took > SLOW_CHECKPOINT;
+        self.checkpoint_gap = if is_slow { (took * LONGER_GAP).min(MAX_CHECKPOINT_GAP) } else { CHECKPOINT_GAP };
         let Some(link) = &mut self.link else { return };
         let made = reply.made == Some(true) && link.has_checkpoint(&id).await;
         let (owner, handle) = (&self.info.owner, &self.info.handle);
@@ -251,7 +255,7 @@ impl Task {
                 match request {
                     Ok(request) => {
                         let purpose = Purpose::Branch { id, cell, answer };
-                        self.asking = Some(Asking::new(request, CHECKPOINT_TIMEOUT, purpose));
+                        self.await_answer(request, CHECKPOINT_TIMEOUT, purpose);
                     }
                     Err(error) => drop(answer.send(Err(error))),
                 }

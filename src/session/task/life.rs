@@ -6,10 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tokio::sync::OwnedMutexGuard;
+
 use super::{Cause, Error, State, Step, Task};
 use crate::{
     journal::EventKind,
     keeper::confine::Place,
+    machine,
     probe::{
         link::{self, Link, LinkEvent, Walls},
         template::Wanted,
@@ -17,7 +20,7 @@ use crate::{
     },
     regular,
     sandbox::{
-        cgroup::Groups,
+        share::Standing,
         truth::{self, Grouped},
     },
     session::{
@@ -26,6 +29,7 @@ use crate::{
         notes::{cell_stacks, death_message, stop_notes},
         read_answer,
         saved::Restored,
+        sessions::python_path,
         watching::enclose,
     },
 };
@@ -34,16 +38,16 @@ use crate::{
 const START_TIMEOUT: Duration = Duration::from_mins(1);
 /// A worker that dies more often than this without being asked for anything is not started again until it is.
 const MAX_IDLE_DEATHS: u32 = 3;
+/// How long nothing is done for new sessions after something was, where many want to run.
+const CROWDED_PAUSE: Duration = Duration::from_millis(150);
+/// How long a cell waits for its session to be put into groups.
+const ENCLOSE_TIMEOUT: Duration = Duration::from_millis(250);
 const STARTUP_CODE_TIMEOUT: Duration = Duration::from_mins(5);
 
 impl Task {
     pub(super) async fn open_worker(&mut self) -> Result<(), Error> {
         let info = self.info.clone();
-        let python_path: Vec<String> = info
-            .env
-            .get("PYTHONPATH")
-            .map(|path| path.split(':').filter(|entry| !entry.is_empty()).map(str::to_owned).collect())
-            .unwrap_or_default();
+        let python_path = python_path(&info.env);
         if info.terms.profile.is_confined() {
             info.environment.show_to_confined();
         }
@@ -73,7 +77,17 @@ impl Task {
         };
         // Whatever hung at a fork was loaded into the worker that is gone.
         self.checkpoints_given_up = false;
-        let link = Link::open(&self.parts.probes, &wanted, (&info.terms, info.walls), place, start).await?;
+        self.enclosing = None;
+        let link = match self.ahead.take() {
+            Some(link) if link.begin(start.clone()).await.is_ok() => *link,
+            // There is none, or it ended just now, before anything of the session's had run in it.
+            _ => {
+                let turn = self.take_turn().await;
+                let opened = Link::open(&self.parts.probes, &wanted, (&info.terms, info.walls), place, start).await;
+                end_turn(turn);
+                opened?
+            }
+        };
         let trial = link.trial().cloned().unwrap_or_default();
         self.link = Some(link);
         if info.terms.profile.is_confined() {
@@ -103,8 +117,11 @@ impl Task {
         live.rss_mb = link.resident_mb();
         live.state = State::Idle;
         live.keeper = link.keeper_pid();
+        live.standing = Standing::default();
+        live.group = link.group();
+        let is_enclosed = live.group.is_some();
         drop(live);
-        if info.terms.profile.is_confined() {
+        if info.terms.profile.is_confined() && !is_enclosed {
             self.enclose();
         }
         self.lineage = vec![0];
@@ -124,33 +141,66 @@ impl Task {
         self.not_enforced = missing;
         match &self.not_enforced {
             Some(missing) if !self.parts.best_effort => {
+                self.info
+                    .record_denied(&self.parts, &format!("no session, because of what is not enforced: {missing}"));
                 Err(Error::NotEnforced { profile: self.info.terms.profile.name(), missing: missing.clone() })
             }
             _ => Ok(()),
         }
     }
 
-    /// Has the kernel count this worker's memory and processes as one, once that is done; until then both are watched.
+    /// Has the kernel count this worker's memory and processes as one, once that is done; until then both are watched. A cell waits
+    /// for it: each process that is moved holds up every fork on the machine, and a cell can make many of them.
     fn enclose(&mut self) {
         let Some(link) = &self.link else { return };
         let (worker, keeper, family) = (link.pid(), link.keeper_pid(), link.family());
         let (parts, info, live) = (self.parts.clone(), self.info.clone(), self.live.clone());
-        tokio::spawn(async move {
-            let find = || async { Arc::new(tokio::task::spawn_blocking(Groups::find).await.unwrap_or_default()) };
-            let groups = parts.groups.get_or_init(find).await.clone();
-            let Some(group) = enclose(groups, info, worker, keeper).await else { return };
+        self.enclosing = Some(tokio::spawn(async move {
+            let groups = parts.groups().await;
+            // The kernel moves a process when no fork is under way, and lets nobody begin one meanwhile. Where those who fork hardly
+            // get a processor, that would stop the whole machine.
+            while machine::is_crowded() {
+                tokio::time::sleep(CROWDED_PAUSE).await;
+                if family.strong_count() == 0 {
+                    return;
+                }
+            }
+            let (handle, limits) = (info.handle.clone(), info.terms.limits);
+            let Some(group) = enclose(groups, handle, limits, worker, keeper).await else { return };
             // If the session is gone meanwhile, so is its group when this goes.
             if let Some(family) = family.upgrade() {
                 family.hold_group(group.clone());
                 live.lock().expect("no panic while locked").group = Some(group);
             }
-        });
+        }));
+    }
+
+    /// Namespaces and mounts are made by the kernel for us, before all sessions that run: where many want to run, one is made at a time.
+    async fn take_turn(&self) -> Option<OwnedMutexGuard<()>> {
+        let waits = self.info.terms.profile.is_confined() && machine::is_crowded();
+        if waits { Some(self.parts.openings.clone().lock_owned().await) } else { None }
+    }
+
+    pub(super) async fn be_enclosed(&mut self) {
+        if let Some(enclosing) = self.enclosing.take() {
+            // One that takes longer is not waited for; it goes on.
+            let _late = tokio::time::timeout(ENCLOSE_TIMEOUT, enclosing).await;
+        }
     }
 
     /// What every answer says of a sandbox: what is not enforced, and whom it did not let through.
     pub(super) fn sandbox_notes(&self) -> Vec<String> {
         let missing = self.not_enforced.iter().map(|missing| format!("this session's sandbox is not whole: {missing}"));
-        missing.chain(self.link.iter().flat_map(Link::take_refused)).collect()
+        missing.chain(self.take_refused()).collect()
+    }
+
+    /// Connections that were refused since this was last asked, which are written down.
+    fn take_refused(&self) -> Vec<String> {
+        let refused: Vec<_> = self.link.iter().flat_map(Link::take_refused).collect();
+        for reason in &refused {
+            self.info.record_denied(&self.parts, reason);
+        }
+        refused
     }
 
     /// In a session that was just opened: brings variables back from a save.
@@ -186,6 +236,7 @@ impl Task {
     }
 
     pub(super) async fn close_link(&mut self) {
+        self.take_refused();
         if let Some(link) = self.link.take() {
             link.close().await;
             self.live.lock().expect("no panic while locked").group = None;
@@ -243,7 +294,8 @@ impl Task {
             None => None,
         };
         self.drain_output();
-        let why = why.or_else(|| self.live.lock().expect("no panic while locked").take_ended_for(&self.info));
+        let why =
+            why.or_else(|| self.live.lock().expect("no panic while locked").take_ended_for(&self.info, &self.parts));
         let Some(running) = self.running.take() else {
             let what = death_message(status, why.as_deref(), "");
             self.idle_deaths += 1;
@@ -410,5 +462,15 @@ impl Task {
         if let Some(directory) = Arc::into_inner(directory) {
             directory.remove().await;
         }
+    }
+}
+
+/// The next one begins a while later.
+fn end_turn(turn: Option<OwnedMutexGuard<()>>) {
+    if let Some(turn) = turn {
+        tokio::spawn(async move {
+            tokio::time::sleep(CROWDED_PAUSE).await;
+            drop(turn);
+        });
     }
 }

@@ -12,7 +12,7 @@ mod life;
 use std::{
     path::PathBuf,
     sync::{Arc, Mutex},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use tokio::sync::mpsc;
@@ -47,6 +47,8 @@ pub(super) enum Seed {
         cell: u64,
         save: Option<PathBuf>,
         directory: Option<Arc<OwnDirectory>>,
+        /// Its worker, when that was made ahead.
+        ahead: Option<Box<Link>>,
     },
     Branch(Box<Branched>),
 }
@@ -58,7 +60,7 @@ pub(super) async fn start(info: Arc<Info>, parts: Arc<Parts>, seed: Seed) -> Res
     let live = Arc::new(Mutex::new(Live::new()));
     let mut task = Task {
         info: info.clone(),
-        parts,
+        parts: parts.clone(),
         live: live.clone(),
         link: None,
         cell: 0,
@@ -76,17 +78,21 @@ pub(super) async fn start(info: Arc<Info>, parts: Arc<Parts>, seed: Seed) -> Res
         sites: info.environment.site().iter().map(site_request).collect(),
         sites_due: false,
         checkpoint_due: None,
+        checkpoint_gap: checkpoints::CHECKPOINT_GAP,
         journaled: cells::Journaled::default(),
         checkpoints_given_up: false,
         ending: ending.clone(),
         directory: None,
+        ahead: None,
         not_enforced: None,
+        enclosing: None,
     };
     let mut restored = None;
     match seed {
         Seed::Branch(branch) => task.take_over(*branch),
-        Seed::New { cell, save, directory } => {
+        Seed::New { cell, save, directory, ahead } => {
             task.directory = directory;
+            task.ahead = ahead;
             task.cell = cell;
             live.lock().expect("no panic while locked").cell = cell;
             task.open_worker().await?;
@@ -96,7 +102,7 @@ pub(super) async fn start(info: Arc<Info>, parts: Arc<Parts>, seed: Seed) -> Res
         }
     }
     tokio::spawn(task.run(receiver));
-    Ok(Session { info, live, commands, ending, restored })
+    Ok(Session { info, live, commands, ending, parts, restored })
 }
 
 struct Task {
@@ -128,14 +134,19 @@ struct Task {
     /// It could not be told at once.
     sites_due: bool,
     checkpoint_due: Option<Instant>,
+    checkpoint_gap: Duration,
     journaled: cells::Journaled,
     /// A checkpoint hung in the user's own fork hooks; none is asked for again.
     checkpoints_given_up: bool,
     ending: Arc<Ending>,
     /// The session's own directory, shared with those branched off: it is removed with the last of them, after the worker.
     directory: Option<Arc<OwnDirectory>>,
+    /// A worker that waits to be its first.
+    ahead: Option<Box<Link>>,
     /// What its sandbox promises and does not hold.
     not_enforced: Option<String>,
+    /// Its processes are being put into groups.
+    enclosing: Option<tokio::task::JoinHandle<()>>,
 }
 
 impl Task {
@@ -192,7 +203,8 @@ impl Task {
         let peek = self.peeks.iter().map(|peek| peek.until).min();
         // One question at a time: a checkpoint waits for the answer to whatever was asked before.
         let checkpoint = self.checkpoint_due.filter(|_| self.asking.is_none());
-        [ladder, deadline, asking, peek, checkpoint].into_iter().flatten().min()
+        let patience = running.and_then(|running| running.patience);
+        [ladder, deadline, asking, peek, checkpoint, patience].into_iter().flatten().min()
     }
 
     async fn on_command(&mut self, command: Command) {
@@ -273,6 +285,10 @@ impl Task {
             self.checkpoint_due = None;
             self.ask_for_checkpoint().await;
         }
+        let patience = self.running.as_mut().and_then(|running| running.patience.take_if(|until| *until <= now));
+        if patience.is_some() {
+            self.step_back();
+        }
         if let Some(running) = &self.running {
             if running.ladder.is_none() && running.deadline.is_some_and(|deadline| deadline <= now) {
                 self.climb(Cause::Timeout);
@@ -280,6 +296,13 @@ impl Task {
                 self.next_step();
             }
         }
+    }
+
+    /// Lets others come first while a cell runs for long.
+    fn step_back(&self) {
+        let mut live = self.live.lock().expect("no panic while locked");
+        live.standing.runs_long = true;
+        live.settle(&self.info);
     }
 
     async fn on_link_event(&mut self, event: LinkEvent) {

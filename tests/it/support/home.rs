@@ -145,7 +145,7 @@ impl Home {
 
     /// The daemon that answers here.
     pub fn daemon_pid(&self) -> i32 {
-        let told = self.run(&["doctor", "--json"]);
+        let told = self.run(&["doctor", "--json", "--quick"]);
         let findings: serde_json::Value = serde_json::from_str(&told.stdout).expect("doctor --json prints JSON");
         i32::try_from(findings["daemon"]["pid"].as_i64().expect("a daemon runs")).expect("a pid is small")
     }

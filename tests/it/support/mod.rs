@@ -29,5 +29,22 @@ pub fn skip(name: &str, reason: &str) {
     println!("skipped: {name}: {reason}");
 }
 
+/// Why no sandbox can be made on this machine, if none can: tried by somebody else's means, because what pylair itself says of it is
+/// what is tested.
+pub fn why_no_namespaces() -> Option<String> {
+    static TRIED: std::sync::LazyLock<Option<String>> = std::sync::LazyLock::new(|| {
+        let all =
+            ["--user", "--map-root-user", "--pid", "--fork", "--mount", "--mount-proc", "--net", "--ipc", "--uts"];
+        let tried = std::process::Command::new("unshare").args(all).arg("true").output();
+        match tried {
+            Ok(tried) if tried.status.success() => None,
+            Ok(tried) => Some(format!("no namespaces here: {}", String::from_utf8_lossy(&tried.stderr).trim())),
+            // Where it cannot be tried it has to work.
+            Err(_) => None,
+        }
+    });
+    TRIED.clone()
+}
+
 /// One line of Python that announces itself and then waits for a byte that never comes.
 pub const WAIT_FOREVER: &str = "print('waiting', flush=True)\nimport time\nwhile True: time.sleep(0.01)";

@@ -1,0 +1,230 @@
+//! Confined workers made ahead. Namespaces, a root of its own and walls that were tried take many times as long as a fork, so for each
+//! kind of sandbox that was asked for some workers wait with all that: a handle, a directory, a place for packages, a group of the
+//! kernel's. The next session of that kind is made of one of them, and nothing of anybody's has run in it.
+//!
+//! Called by `sessions`. Not for sessions that were given paths: those are looked at when they are asked for.
+
+use std::{
+    sync::{Arc, Mutex, Weak},
+    time::{Duration, Instant},
+};
+
+use super::{Parts, sessions::new_handle, watching::enclose};
+use crate::{
+    files::{OwnDirectory, Workspace},
+    keeper::confine::{self, Place, WORKSPACE},
+    packages::Environment,
+    probe::{
+        link::{self, Link},
+        template::{Key, Wanted},
+    },
+    python::Interpreter,
+    sandbox::{Terms, Wish},
+};
+
+/// How long after a session was opened the next worker is made, so that it does not get in the way of the one that is starting.
+const DELAY: Duration = Duration::from_millis(5);
+/// How many workers of a kind wait, so that those who come in a row all find one.
+const DEPTH: usize = 2;
+/// How many kinds are remembered; the one unused for longest goes first.
+const MAX_KINDS: usize = 4;
+/// What a worker sees of the system was settled when it was made.
+const MAX_AGE: Duration = Duration::from_mins(10);
+
+/// What sessions must have in common to be made of the same workers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Kind {
+    key: Key,
+    interpreter: Interpreter,
+    terms: Terms,
+}
+
+impl Kind {
+    /// None where the sandbox cannot be made before it is asked for.
+    pub fn new(wanted: &Wanted<'_>, terms: &Terms) -> Option<Self> {
+        if !terms.profile.is_confined() || !terms.allow_read.is_empty() || !terms.allow_write.is_empty() {
+            return None;
+        }
+        // How it was asked for, and what is passed on of an environment, come with the session.
+        let terms = Terms { wish: Wish::from(terms.profile.name()), env: Vec::new(), ..terms.clone() };
+        Some(Self { key: Key::new(wanted), interpreter: wanted.interpreter.clone(), terms })
+    }
+}
+
+/// A worker that waits for its session.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    pub handle: Arc<str>,
+    pub workspace: Workspace,
+    pub directory: Arc<OwnDirectory>,
+    pub link: Box<Link>,
+    environment: Arc<Environment>,
+    made: Instant,
+}
+
+impl Ahead {
+    async fn make(kind: &Kind, parts: &Parts) -> Result<Self, link::Error> {
+        let handle: Arc<str> = new_handle().into();
+        let (workspaces, owner) = (parts.workspaces.clone(), confine::new_outer_id());
+        let environment = parts.packages.environment(&handle);
+        let (for_directory, shown) = (handle.clone(), environment.clone());
+        let made = tokio::task::spawn_blocking(move || {
+            shown.show_to_confined();
+            workspaces.make(&for_directory, WORKSPACE.as_ref(), owner)
+        });
+        let made = made.await.map_err(std::io::Error::other).and_then(|made| made);
+        let (workspace, directory) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                environment.release(&handle, false).await;
+                return Err(link::Error::Descriptors(error));
+            }
+        };
+        let place = Place {
+            directory: &workspace.path,
+            seen_as: &workspace.seen_as,
+            packages: environment.directory(),
+            outer_id: workspace.owner,
+        };
+        let opened = Link::ahead(&parts.probes, &kind.key, &kind.interpreter, &kind.terms, place).await;
+        let link = match opened {
+            Ok(link) => Box::new(link),
+            Err(error) => {
+                environment.release(&handle, false).await;
+                return Err(error);
+            }
+        };
+        let groups = parts.groups().await;
+        let limits = kind.terms.limits;
+        if let Some(group) = enclose(groups, handle.clone(), limits, link.pid(), link.keeper_pid()).await
+            && let Some(family) = link.family().upgrade()
+        {
+            family.hold_group(group);
+        }
+        Ok(Self { handle, workspace, directory: Arc::new(directory), link, environment, made: Instant::now() })
+    }
+
+    async fn discard(self) {
+        self.link.close().await;
+        if let Some(directory) = Arc::into_inner(self.directory) {
+            directory.remove().await;
+        }
+        self.environment.release(&self.handle, false).await;
+    }
+}
+
+#[derive(Debug)]
+struct Slot {
+    kind: Kind,
+    ready: Vec<Ahead>,
+    is_making: bool,
+    used: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Slots {
+    all: Vec<Slot>,
+    is_closed: bool,
+}
+
+/// All workers that wait.
+#[derive(Debug, Default)]
+pub(super) struct Nest(Mutex<Slots>);
+
+impl Nest {
+    /// One that is as good as new, if there is one.
+    pub fn take(&self, kind: &Kind, parts: &Parts) -> Option<Ahead> {
+        let mut slots = self.0.lock().expect("no panic while locked");
+        let slot = slots.all.iter_mut().find(|slot| slot.kind == *kind)?;
+        slot.used = Instant::now();
+        while let Some(ahead) = slot.ready.pop() {
+            if ahead.made.elapsed() < MAX_AGE && ahead.link.is_usable(&parts.probes, &kind.key) {
+                return Some(ahead);
+            }
+            tokio::spawn(ahead.discard());
+        }
+        None
+    }
+
+    /// Puts back what was taken and not used.
+    pub fn give_back(&self, kind: Option<&Kind>, ahead: Option<Ahead>) {
+        let (Some(kind), Some(ahead)) = (kind, ahead) else { return };
+        let mut slots = self.0.lock().expect("no panic while locked");
+        match slots.all.iter_mut().find(|slot| slot.kind == *kind) {
+            Some(slot) => slot.ready.push(ahead),
+            None => drop(tokio::spawn(ahead.discard())),
+        }
+    }
+
+    /// Makes as many as there shall be of a kind, one after the other, behind everybody's back.
+    pub fn fill(self: &Arc<Self>, kind: Kind, parts: &Arc<Parts>) {
+        {
+            let mut slots = self.0.lock().expect("no panic while locked");
+            if slots.is_closed {
+                return;
+            }
+            if let Some(slot) = slots.all.iter_mut().find(|slot| slot.kind == kind) {
+                if slot.is_making {
+                    return;
+                }
+                slot.is_making = true;
+            } else {
+                let oldest = (slots.all.len() >= MAX_KINDS)
+                    .then(|| (0..slots.all.len()).min_by_key(|at| slots.all[*at].used))
+                    .flatten();
+                if let Some(oldest) = oldest {
+                    for ahead in slots.all.swap_remove(oldest).ready {
+                        tokio::spawn(ahead.discard());
+                    }
+                }
+                let slot = Slot { kind: kind.clone(), ready: Vec::new(), is_making: true, used: Instant::now() };
+                slots.all.push(slot);
+            }
+        }
+        let (nest, parts) = (Arc::downgrade(self), Arc::downgrade(parts));
+        tokio::spawn(async move {
+            tokio::time::sleep(DELAY).await;
+            while let Some(parts) = parts.upgrade() {
+                let made = Ahead::make(&kind, &parts).await;
+                if !Self::keep(&nest, &kind, made) {
+                    break;
+                }
+            }
+        });
+    }
+
+    /// Whether another one is wanted.
+    fn keep(nest: &Weak<Self>, kind: &Kind, made: Result<Ahead, link::Error>) -> bool {
+        let made = made.inspect_err(|error| tracing::debug!(%error, "a confined worker could not be made ahead")).ok();
+        let Some(nest) = nest.upgrade() else { return false };
+        let mut slots = nest.0.lock().expect("no panic while locked");
+        let is_open = !slots.is_closed;
+        match (made, slots.all.iter_mut().find(|slot| slot.kind == *kind)) {
+            (Some(ahead), Some(slot)) if is_open => {
+                slot.ready.push(ahead);
+                slot.is_making = slot.ready.len() < DEPTH;
+                slot.is_making
+            }
+            (Some(ahead), _) => {
+                tokio::spawn(ahead.discard());
+                false
+            }
+            (None, slot) => {
+                if let Some(slot) = slot {
+                    slot.is_making = false;
+                }
+                false
+            }
+        }
+    }
+
+    /// Ends all of them; no more are made.
+    pub async fn close(&self) {
+        let all = {
+            let mut slots = self.0.lock().expect("no panic while locked");
+            slots.is_closed = true;
+            std::mem::take(&mut slots.all)
+        };
+        futures::future::join_all(all.into_iter().flat_map(|slot| slot.ready).map(Ahead::discard)).await;
+    }
+}
