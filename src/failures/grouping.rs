@@ -1,0 +1,189 @@
+//! Which failures belong together, and why. One fault shows in many tests and in several ways, so the failures of one run are clustered by
+//! what they share; a cluster that was seen before finds its group again by its fingerprints. Pure; `ingest` keeps what comes out.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{fingerprint::Traits, view::Summary};
+
+/// So much of a cluster has to be known of a group for it to be that group again.
+const KNOWN_SHARE: f64 = 0.5;
+
+/// What failures are grouped by when they are analysed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum GroupBy {
+    ErrorType,
+    FilePath,
+    Pattern,
+    /// The store's own groups.
+    #[default]
+    Fingerprint,
+}
+
+impl GroupBy {
+    /// What failures of one group have in common.
+    pub fn key(self, failure: &Summary) -> &str {
+        match self {
+            Self::ErrorType => &failure.kind,
+            Self::FilePath => {
+                failure.test_file.as_deref().unwrap_or_else(|| failure.test.split("::").next().unwrap_or_default())
+            }
+            Self::Pattern => &failure.pattern,
+            Self::Fingerprint => &failure.group,
+        }
+    }
+}
+
+/// One failing of a run.
+#[derive(Debug, Clone)]
+pub struct Member {
+    pub fingerprint: String,
+    pub traits: Traits,
+}
+
+/// Failures of a run that belong together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cluster {
+    /// Indices of the members.
+    pub members: Vec<usize>,
+    pub reason: String,
+}
+
+/// Something that failures share. The order is how much it tells.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Shared<'a> {
+    Fingerprint(&'a str),
+    Symbol(&'a str),
+    Seen(&'a str),
+    Site(&'a str),
+    Passes(&'a str),
+    Called(&'a str),
+    Suite(&'a str),
+}
+
+impl Shared<'_> {
+    fn told(&self) -> String {
+        match self {
+            Self::Fingerprint(_) => "fail with the same error in the same place".into(),
+            Self::Symbol(symbol) => format!("are about the same {symbol}"),
+            Self::Seen(seen) => format!("met `{seen}`"),
+            Self::Site(function) => format!("fail in `{function}`"),
+            Self::Passes(function) => format!("pass through `{function}`"),
+            Self::Called(name) => format!("check what `{name}` gives"),
+            Self::Suite(suite) => format!("are tests of {suite}"),
+        }
+    }
+}
+
+/// Clusters the failures of one run.
+pub fn cluster(members: &[Member]) -> Vec<Cluster> {
+    let mut sets = Sets::new(members.len());
+    let mut links: BTreeMap<Shared<'_>, Vec<usize>> = BTreeMap::new();
+    let sites: HashSet<&str> = members.iter().flat_map(|member| &member.traits.sites).map(String::as_str).collect();
+    for (index, member) in members.iter().enumerate() {
+        for shared in shared_by(member, &sites) {
+            links.entry(shared).or_default().push(index);
+        }
+    }
+    for (shared, indices) in &links {
+        if matches!(shared, Shared::Passes(_)) && !indices.iter().any(|index| is_site(&members[*index], shared)) {
+            continue;
+        }
+        for index in &indices[1..] {
+            sets.join(indices[0], *index);
+        }
+    }
+    let mut found: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for index in 0..members.len() {
+        found.entry(sets.root(index)).or_default().push(index);
+    }
+    found.into_values().map(|indices| Cluster { reason: reason(&links, &indices), members: indices }).collect()
+}
+
+fn is_site(member: &Member, shared: &Shared<'_>) -> bool {
+    matches!(shared, Shared::Passes(function) if member.traits.sites.iter().any(|site| site == function))
+}
+
+fn shared_by<'a>(member: &'a Member, sites: &HashSet<&str>) -> BTreeSet<Shared<'a>> {
+    let traits = &member.traits;
+    let mut shared = BTreeSet::from([Shared::Fingerprint(&member.fingerprint)]);
+    shared.extend(traits.symbols.iter().map(|symbol| Shared::Symbol(symbol)));
+    shared.extend(traits.seen.iter().map(|seen| Shared::Seen(seen)));
+    shared.extend(traits.sites.iter().map(|site| Shared::Site(site)));
+    shared.extend(traits.path.iter().filter(|function| sites.contains(function.as_str())).map(|f| Shared::Passes(f)));
+    if traits.path.is_empty() {
+        // The trace does not reach tested code, which gave a wrong value instead of raising.
+        shared.extend(traits.calls.iter().map(|name| Shared::Called(name)));
+        if traits.calls.is_empty() {
+            shared.extend(traits.near.iter().map(|name| Shared::Called(name)));
+        }
+        shared.insert(Shared::Suite(&traits.suite));
+    }
+    shared
+}
+
+/// What most of them share, and of that what tells most.
+fn reason(links: &BTreeMap<Shared<'_>, Vec<usize>>, members: &[usize]) -> String {
+    let [first, .., last] = members else { return "it is the only one of its kind".into() };
+    debug_assert!(first < last, "members are in order");
+    let mut best: Option<(usize, &Shared<'_>)> = None;
+    for (shared, indices) in links {
+        let count = indices.iter().filter(|index| members.binary_search(index).is_ok()).count();
+        if count > best.map_or(1, |(most, _)| most) {
+            best = Some((count, shared));
+        }
+    }
+    match best {
+        Some((count, shared)) if count == members.len() => format!("all {count} {}", shared.told()),
+        Some((count, shared)) => {
+            format!("{count} of {} {}, and the others are linked to these", members.len(), shared.told())
+        }
+        None => "each shares something with another one".into(),
+    }
+}
+
+/// The group that a cluster is, of those that know some of its fingerprints: the one that knows most, if that is enough.
+pub fn known_as(cluster: &HashSet<&str>, groups: &HashMap<i64, HashSet<String>>) -> Option<i64> {
+    #[expect(clippy::cast_precision_loss, reason = "counts of failures")]
+    let share = |count: usize, of: usize| count as f64 / of.max(1) as f64;
+    let mut best: Option<(usize, f64, i64)> = None;
+    for (group, known) in groups {
+        let both = cluster.iter().filter(|print| known.contains(**print)).count();
+        if share(both, cluster.len()) < KNOWN_SHARE || both == 0 {
+            continue;
+        }
+        let alike = share(both, cluster.len() + known.len() - both);
+        let better = best.is_none_or(|(most, similar, id)| {
+            both > most || both == most && (alike > similar || (alike - similar).abs() < f64::EPSILON && *group < id)
+        });
+        if better {
+            best = Some((both, alike, *group));
+        }
+    }
+    best.map(|(_, _, group)| group)
+}
+
+/// Disjoint sets of indices.
+struct Sets(Vec<usize>);
+
+impl Sets {
+    fn new(count: usize) -> Self {
+        Self((0..count).collect())
+    }
+
+    fn root(&mut self, mut index: usize) -> usize {
+        while self.0[index] != index {
+            self.0[index] = self.0[self.0[index]];
+            index = self.0[index];
+        }
+        index
+    }
+
+    fn join(&mut self, first: usize, second: usize) {
+        let (first, second) = (self.root(first), self.root(second));
+        self.0[first.max(second)] = first.min(second);
+    }
+}
