@@ -145,25 +145,26 @@ fn reason(links: &BTreeMap<Shared<'_>, Vec<usize>>, members: &[usize]) -> String
     }
 }
 
-/// The group that a cluster is, of those that know some of its fingerprints: the one that knows most, if that is enough.
-pub fn known_as(cluster: &HashSet<&str>, groups: &HashMap<i64, HashSet<String>>) -> Option<i64> {
+/// The group that a cluster is, of those that know some of its fingerprints: the one that knows most, if that is enough, and of several
+/// the one that most of the cluster is in now (`now_in`), then the one that is most alike.
+pub fn known_as(
+    cluster: &HashSet<&str>,
+    groups: &HashMap<i64, HashSet<String>>,
+    now_in: &BTreeMap<i64, usize>,
+) -> Option<i64> {
     #[expect(clippy::cast_precision_loss, reason = "counts of failures")]
     let share = |count: usize, of: usize| count as f64 / of.max(1) as f64;
-    let mut best: Option<(usize, f64, i64)> = None;
-    for (group, known) in groups {
-        let both = cluster.iter().filter(|print| known.contains(**print)).count();
-        if share(both, cluster.len()) < KNOWN_SHARE || both == 0 {
-            continue;
-        }
-        let alike = share(both, cluster.len() + known.len() - both);
-        let better = best.is_none_or(|(most, similar, id)| {
-            both > most || both == most && (alike > similar || (alike - similar).abs() < f64::EPSILON && *group < id)
-        });
-        if better {
-            best = Some((both, alike, *group));
-        }
-    }
-    best.map(|(_, _, group)| group)
+    let mut known: Vec<(usize, usize, f64, i64)> = groups
+        .iter()
+        .map(|(group, known)| {
+            let both = cluster.iter().filter(|print| known.contains(**print)).count();
+            let alike = share(both, cluster.len() + known.len() - both);
+            (both, now_in.get(group).copied().unwrap_or(0), alike, *group)
+        })
+        .filter(|(both, ..)| *both > 0 && share(*both, cluster.len()) >= KNOWN_SHARE)
+        .collect();
+    known.sort_by(|a, b| (b.0, b.1).cmp(&(a.0, a.1)).then(b.2.total_cmp(&a.2)).then(a.3.cmp(&b.3)));
+    known.first().map(|(.., group)| *group)
 }
 
 /// Disjoint sets of indices.

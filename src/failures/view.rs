@@ -36,7 +36,9 @@ pub struct Summary {
     pub fingerprint: String,
     /// The innermost frame of the project's own code, when it was last seen.
     pub place: Option<Place>,
+    #[schemars(with = "String")]
     pub first_seen: Timestamp,
+    #[schemars(with = "String")]
     pub last_seen: Timestamp,
     /// The run it was last seen in.
     pub last_run: String,
@@ -66,6 +68,7 @@ pub struct Occurrence {
     /// The reporter's own id of it; a frozen copy is found by it.
     pub occurrence: String,
     pub run: String,
+    #[schemars(with = "String")]
     pub at: Timestamp,
     pub attempt: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -92,6 +95,7 @@ pub struct TestDetail {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StatusChange {
+    #[schemars(with = "String")]
     pub at: Timestamp,
     pub from: Option<Status>,
     pub to: Status,
@@ -104,6 +108,7 @@ pub struct Investigation {
     pub rule: Option<u8>,
     pub analysis: String,
     pub author: String,
+    #[schemars(with = "String")]
     pub at: Timestamp,
 }
 
@@ -111,6 +116,7 @@ pub struct Investigation {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TestOutcome {
     pub run: String,
+    #[schemars(with = "String")]
     pub at: Timestamp,
     pub outcome: Outcome,
     pub phase: Phase,
@@ -128,8 +134,10 @@ pub struct Run {
     pub run: String,
     pub project: Project,
     pub source: Source,
+    #[schemars(with = "String")]
     pub began: Timestamp,
     /// None while it runs, or when it died.
+    #[schemars(with = "Option<String>")]
     pub ended: Option<Timestamp>,
     pub exit_code: Option<i32>,
     pub seconds: Option<f64>,
@@ -192,7 +200,9 @@ pub struct Group {
     pub occurrences: u64,
     /// Failures that are not resolved.
     pub open: u64,
+    #[schemars(with = "String")]
     pub first_seen: Timestamp,
+    #[schemars(with = "String")]
     pub last_seen: Timestamp,
     /// Of its failure that was seen last.
     #[serde(rename = "type")]
@@ -239,6 +249,7 @@ pub struct Onset {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OnsetRun {
     pub run: String,
+    #[schemars(with = "String")]
     pub at: Timestamp,
     pub code: Option<String>,
     pub commit: Option<String>,

@@ -1,5 +1,5 @@
-//! Two databases behind one SQL text. `$1` means the same in both, and everything kept is one of three types; the few places where they
-//! differ ask [`Db::dialect`]. Only `store` and `ingest` call it.
+//! Two databases behind one SQL text. `$1` means the same in both, and everything kept is one of three types; `open` knows where their
+//! schemas differ. Only `store` and `ingest` call it.
 
 use futures::{TryStreamExt, stream::BoxStream};
 use sqlx::{
@@ -12,14 +12,11 @@ use sqlx::{
 #[derive(Debug, Clone)]
 pub(crate) enum Db {
     /// One connection that writes, because waiting in a pool beats waiting in SQLite; some that read.
-    Lite { readers: SqlitePool, writer: SqlitePool },
+    Lite {
+        readers: SqlitePool,
+        writer: SqlitePool,
+    },
     Pg(PgPool),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Dialect {
-    Lite,
-    Pg,
 }
 
 pub(crate) enum Tx {
@@ -131,13 +128,6 @@ macro_rules! values {
 pub(crate) use values;
 
 impl Db {
-    pub(crate) fn dialect(&self) -> Dialect {
-        match self {
-            Self::Lite { .. } => Dialect::Lite,
-            Self::Pg(_) => Dialect::Pg,
-        }
-    }
-
     pub(crate) async fn begin(&self) -> sqlx::Result<Tx> {
         match self {
             // Taking the lock later would mean failing when somebody else took it meanwhile.
@@ -158,10 +148,12 @@ impl Db {
     pub(crate) fn stream(&self, sql: impl Into<String>, values: Vec<Value>) -> BoxStream<'_, sqlx::Result<Row>> {
         let sql = AssertSqlSafe(sql.into());
         match self {
-            Self::Lite { readers, .. } => {
-                Box::pin(bind_lite(sqlx::query(sql), values).fetch(readers).and_then(|row| async move { lite_row(&row) }))
+            Self::Lite { readers, .. } => Box::pin(
+                bind_lite(sqlx::query(sql), values).fetch(readers).and_then(|row| async move { lite_row(&row) }),
+            ),
+            Self::Pg(pool) => {
+                Box::pin(bind_pg(sqlx::query(sql), values).fetch(pool).and_then(|row| async move { pg_row(&row) }))
             }
-            Self::Pg(pool) => Box::pin(bind_pg(sqlx::query(sql), values).fetch(pool).and_then(|row| async move { pg_row(&row) })),
         }
     }
 
@@ -208,13 +200,6 @@ impl Tx {
         match self {
             Self::Lite(tx) => tx.commit().await,
             Self::Pg(tx) => tx.commit().await,
-        }
-    }
-
-    pub(crate) fn dialect(&self) -> Dialect {
-        match self {
-            Self::Lite(_) => Dialect::Lite,
-            Self::Pg(_) => Dialect::Pg,
         }
     }
 }

@@ -61,6 +61,8 @@ CREATE TABLE groups (
     reason TEXT NOT NULL,
     by_hand BIGINT NOT NULL DEFAULT 0,
     merged_into BIGINT REFERENCES groups (id),
+    -- The run it was first seen in: what a run has put apart it may put together.
+    run_id BIGINT NOT NULL,
     made BIGINT NOT NULL
 );
 
@@ -127,7 +129,6 @@ CREATE TABLE occurrences (
     id {key},
     failure_id BIGINT NOT NULL REFERENCES failures (id) ON DELETE CASCADE,
     run_id BIGINT NOT NULL,
-    group_id BIGINT NOT NULL,
     occurrence TEXT NOT NULL,
     at BIGINT NOT NULL,
     attempt BIGINT NOT NULL,
