@@ -188,3 +188,85 @@ impl Sets {
         self.0[first.max(second)] = first.min(second);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    /// A failure whose trace passed through these functions, innermost first.
+    fn raised(fingerprint: &str, path: &str) -> Member {
+        let path = words(path);
+        let traits = Traits { sites: path[..1].to_vec(), path, suite: fingerprint.to_owned(), ..Traits::default() };
+        Member { fingerprint: fingerprint.into(), traits }
+    }
+
+    /// A test that compared what these calls gave.
+    fn compared(fingerprint: &str, calls: &str, suite: &str) -> Member {
+        let traits = Traits { calls: words(calls), suite: suite.to_owned(), ..Traits::default() };
+        Member { fingerprint: fingerprint.into(), traits }
+    }
+
+    fn check(members: &[Member], expect: &[&[usize]]) -> Vec<Cluster> {
+        let clusters = cluster(members);
+        let found: Vec<&[usize]> = clusters.iter().map(|cluster| cluster.members.as_slice()).collect();
+        assert_eq!(found, expect, "{clusters:#?}");
+        clusters
+    }
+
+    #[test]
+    fn failures_in_one_function_are_together_and_others_are_not() {
+        let members = [
+            raised("1", "price:total cart:sum"),
+            raised("2", "price:total order:pay"),
+            raised("3", "tax:rate order:pay"),
+        ];
+        let clusters = check(&members, &[&[0, 1], &[2]]);
+        assert_eq!(clusters[0].reason, "all 2 fail in `price:total`");
+        assert_eq!(clusters[1].reason, "it is the only one of its kind");
+    }
+
+    #[test]
+    fn a_trace_that_passes_where_another_ends_belongs_to_it() {
+        let members = [raised("1", "price:total"), raised("2", "json:dump price:total")];
+        let clusters = check(&members, &[&[0, 1]]);
+        assert_eq!(clusters[0].reason, "all 2 pass through `price:total`");
+    }
+
+    #[test]
+    fn one_missing_name_is_one_fault_wherever_it_is_missed() {
+        let mut members = [raised("1", "a:f"), raised("2", "b:g"), raised("3", "c:h")];
+        for member in &mut members[..2] {
+            member.traits.symbols = vec!["attribute prise".into()];
+        }
+        let clusters = check(&members, &[&[0, 1], &[2]]);
+        assert_eq!(clusters[0].reason, "all 2 are about the same attribute prise");
+    }
+
+    #[test]
+    fn wrong_values_are_together_by_what_was_called() {
+        let members =
+            [compared("1", "chunked", "A"), compared("2", "chunked list", "B"), compared("3", "windowed", "C")];
+        let clusters = check(&members, &[&[0, 1], &[2]]);
+        assert_eq!(clusters[0].reason, "all 2 check what `chunked` gives");
+    }
+
+    #[test]
+    fn a_cluster_is_the_group_that_knows_half_of_it() {
+        let groups =
+            HashMap::from([(1, HashSet::from(["a".to_owned(), "b".to_owned()])), (2, HashSet::from(["c".to_owned()]))]);
+        let check = |prints: &[&str], expect| {
+            assert_eq!(known_as(&prints.iter().copied().collect(), &groups, &BTreeMap::new()), expect, "{prints:?}");
+        };
+        check(&["a", "b", "x"], Some(1));
+        check(&["a", "x"], Some(1));
+        check(&["a", "x", "y"], None);
+        check(&["c"], Some(2));
+        check(&[], None);
+        let both = ["a", "c"].into_iter().collect();
+        assert_eq!(known_as(&both, &groups, &BTreeMap::from([(2, 1)])), Some(2), "of two the one it is in now");
+    }
+}

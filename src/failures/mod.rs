@@ -32,6 +32,7 @@ pub use store::{Database, Limits, Trimmed};
 
 use record::{Began, Evidence, Exception, Outcome, Phase, Project, Record, Source, Status, Taken, Tested};
 use store::Store;
+pub(crate) use store::without_password;
 use view::{Counts, Day, Duration, Failure, Filter, Group, Onset, Page, Run, RunDetail, Summary, TestOutcome};
 use writer::Writer;
 

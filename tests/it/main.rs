@@ -22,6 +22,7 @@ mod doors;
 mod escape;
 mod exec;
 mod execute;
+mod failures_store;
 mod faults;
 mod files;
 mod history;
