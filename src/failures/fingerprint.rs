@@ -236,7 +236,10 @@ fn seen(message: &str) -> Vec<String> {
             let rest = &text[at + 1..];
             let message = rest.lines().next().unwrap_or_default();
             let message = message.rfind(")>").map_or(message, |end| &message[..end]);
-            let quote = message.trim_start_matches(['\'', '"']).trim_end_matches(['\'', '"']);
+            let quote = ['\'', '"']
+                .into_iter()
+                .find_map(|mark| message.strip_prefix(mark).map(|inner| inner.strip_suffix(mark).unwrap_or(inner)))
+                .unwrap_or(message);
             found.push(format!("{kind}: {}", clip(&parameterise(quote, Quoted::Names), MAX_NAME_BYTES)));
             found.extend(symbols(quote));
         }
