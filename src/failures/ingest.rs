@@ -84,7 +84,7 @@ pub(crate) fn prepare(records: Vec<Record>) -> Result<Batch, Error> {
     let mut batch = Batch { records: records.len(), ..Batch::default() };
     for (number, record) in (1..).zip(records) {
         let run = record.run();
-        if run.is_empty() || run.len() > 200 {
+        if run.is_empty() || run.len() > 200 || run.contains('\0') {
             return Err(Error::Line { number, why: "`run` has to be an id of 1 to 200 bytes".into() });
         }
         match record {
@@ -118,10 +118,12 @@ pub(crate) fn prepare(records: Vec<Record>) -> Result<Batch, Error> {
 }
 
 fn report(mut test: Tested, began: &[Began]) -> Report {
+    storable(&mut test.nodeid);
     cut(&mut test.nodeid, MAX_NAME_BYTES);
     let seconds = test.seconds.setup + test.seconds.call + test.seconds.teardown;
     let seconds = if seconds.is_finite() && seconds >= 0.0 { seconds } else { 0.0 };
     let mut subtest = test.subtest.take().unwrap_or_default();
+    storable(&mut subtest);
     cut(&mut subtest, MAX_NAME_BYTES);
     let is_failing = matches!(test.outcome, Outcome::Failed | Outcome::Error | Outcome::Rerun);
     let failing = is_failing.then(|| {
@@ -183,6 +185,7 @@ fn json<T: serde::Serialize>(value: &T) -> String {
 /// Cuts what is too long, says so in `cut`, and takes secrets out.
 fn bound(evidence: &mut Evidence) {
     let mut was_cut = Vec::new();
+    storable(&mut evidence.occurrence);
     cut(&mut evidence.occurrence, 200);
     if bound_exception(&mut evidence.exception) {
         was_cut.push("message");
@@ -278,6 +281,13 @@ fn bound_frames(frames: &mut Vec<Frame>, left: &mut usize) -> bool {
 fn hide(text: &mut String) {
     if let Some(hidden) = mask::masked(text, Reading::Text) {
         *text = hidden;
+    }
+}
+
+/// No database keeps a NUL, and what is looked up has to be what was kept.
+fn storable(text: &mut String) {
+    if text.contains('\0') {
+        *text = text.replace('\0', "\u{fffd}");
     }
 }
 

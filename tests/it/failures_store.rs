@@ -254,16 +254,16 @@ fn status_moves_and_resolved_has_to_be_shown() {
         assert!(matches!(failures.set_status(&id, Status::New, "ann", true).await, Err(Error::Invalid { .. })));
         assert_eq!(status().await, Status::InProgress);
 
-        run("r2", "two", 4000, false).await;
+        run("r2", "two", 3600, false).await;
         assert_eq!(status().await, Status::Resolved, "it passed on changed code");
         assert_eq!(failures.set_status(&id, Status::Resolved, "ann", false).await.unwrap(), Status::Resolved);
         let onset = failures.onset(&id).await.unwrap();
         let name = |run: Option<pylair::failures::view::OnsetRun>| run.map(|run| run.run);
         assert_eq!((name(onset.last_good).as_deref(), name(onset.first_bad).as_deref()), (Some("r0"), Some("r1")));
 
-        run("r3", "three", 4100, true).await;
+        run("r3", "three", 3600, true).await;
         assert_eq!(status().await, Status::Reopened);
-        run("r4", "three", 4200, false).await;
+        run("r4", "three", 3600, false).await;
         assert_eq!(status().await, Status::Flaky, "it passes and fails on the same code");
         assert_eq!(failures.set_status(&id, Status::Resolved, "a person", true).await.unwrap(), Status::Resolved);
         let failure = failures.get(&id).await.unwrap();
