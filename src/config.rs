@@ -18,8 +18,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::sandbox;
 
+mod failures;
 mod http;
 
+pub use failures::FailuresSettings;
 pub use http::{AuditSettings, HttpFlags, HttpSettings};
 
 /// Longest path that fits a Unix socket address, with the terminating NUL.
@@ -164,6 +166,16 @@ impl Places {
         self.data.join("journal.db")
     }
 
+    /// Runs and failures, unless the setting `database` says another place.
+    pub fn failures(&self) -> PathBuf {
+        self.data.join("failures.db")
+    }
+
+    /// What runs could not report.
+    pub fn spool(&self) -> PathBuf {
+        self.state.join("spool")
+    }
+
     pub fn outputs(&self) -> PathBuf {
         self.data.join("outputs")
     }
@@ -281,6 +293,7 @@ pub struct Config {
     pub install_timeout: Duration,
     pub http: HttpSettings,
     pub audit: AuditSettings,
+    pub failures: FailuresSettings,
     pub sandbox: sandbox::Settings,
     /// Whether a confined session is opened where not all of its walls stand.
     pub sandbox_best_effort: bool,
@@ -319,6 +332,10 @@ struct File {
     http_body_timeout_s: Option<f64>,
     audit_mb: Option<u64>,
     audit_files: Option<u32>,
+    database: Option<String>,
+    failures_days: Option<u64>,
+    failures_kept: Option<u64>,
+    failures_mb: Option<u64>,
     sandbox_best_effort: Option<bool>,
     sandbox: Option<sandbox::Settings>,
 }
@@ -383,6 +400,7 @@ impl Config {
             resolver.pick("install_timeout_s", None, |file| file.install_timeout_s, 600, "seconds")?;
         let http = http::http(&mut resolver, &flags.http)?;
         let audit = http::audit(&mut resolver)?;
+        let failures = failures::failures(&mut resolver)?;
         let sandbox_best_effort =
             resolver.pick("sandbox_best_effort", None, |file| file.sandbox_best_effort, false, "`true` or `false`")?;
         // A whole table, so the first file that has one decides.
@@ -410,6 +428,7 @@ impl Config {
             install_timeout: Duration::from_secs(install_timeout_s),
             http,
             audit,
+            failures,
             sandbox,
             sandbox_best_effort,
             settings: resolver.settings,

@@ -1,5 +1,323 @@
 //! Test runs and what failed in them: what pytest runs report, kept, grouped, explained and worked through to a verified fix.
 //!
-//! `record` is what comes in, from the plugin (docs/wire.md, "Test runs"), from imports and by hand. Called by the doors.
+//! - `record` is what comes in, from the plugin (docs/wire.md, "Test runs"), from imports and by hand; `spool` takes in what was reported while
+//!   no daemon was there
+//! - `pattern`, `fingerprint`, `grouping` tell what is the same; `status` what became of it
+//! - `ingest` makes it ready, `writer` has it written, many reports in one transaction; `store` keeps it in SQLite or PostgreSQL and answers with
+//!   what is in `view`
+//!
+//! [`Failures`] is what the doors call.
 
+mod error;
+pub mod fingerprint;
+pub mod grouping;
+mod ingest;
+pub mod pattern;
 pub mod record;
+mod spool;
+pub mod status;
+mod store;
+pub mod view;
+mod writer;
+
+use std::{path::PathBuf, sync::Arc};
+
+use jiff::Timestamp;
+use tokio::sync::OnceCell;
+
+pub use error::Error;
+pub use ingest::parse;
+pub use spool::Spooled;
+pub use store::{Database, Limits, Trimmed};
+
+use record::{Began, Evidence, Exception, Outcome, Phase, Project, Record, Source, Status, Taken, Tested};
+use store::Store;
+pub(crate) use store::without_password;
+use view::{Counts, Day, Duration, Failure, Filter, Group, Onset, Page, Run, RunDetail, Summary, TestOutcome};
+use writer::Writer;
+
+/// Everything about test runs. The store is opened when it is first needed, and again with the next call where that failed: a database that
+/// is away is no reason for the daemon not to start.
+#[derive(Debug)]
+pub struct Failures {
+    database: Database,
+    limits: Limits,
+    spool: PathBuf,
+    opened: OnceCell<Opened>,
+}
+
+#[derive(Debug)]
+struct Opened {
+    store: Arc<Store>,
+    writer: Writer,
+}
+
+/// A failure that somebody tells of, not a run.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ByHand {
+    pub project: Option<Project>,
+    pub test: String,
+    pub file: Option<String>,
+    pub line: Option<u32>,
+    pub message: String,
+    pub traceback: String,
+    /// Name and value.
+    pub locals: Vec<(String, String)>,
+}
+
+impl Failures {
+    /// `spool` is where runs leave what they could not report.
+    pub fn new(database: Database, limits: Limits, spool: PathBuf) -> Self {
+        Self { database, limits, spool, opened: OnceCell::new() }
+    }
+
+    /// Where it is kept, for `doctor`: without a password.
+    pub fn place(&self) -> String {
+        match &self.database {
+            Database::Sqlite(path) => path.display().to_string(),
+            Database::Postgres(address) => store::without_password(address),
+        }
+    }
+
+    async fn opened(&self) -> Result<&Opened, Error> {
+        let open = || async {
+            let store = Arc::new(Store::open(&self.database).await?);
+            let writer = Writer::start(Arc::clone(&store), self.limits.clone());
+            Ok(Opened { store, writer })
+        };
+        self.opened.get_or_try_init(open).await
+    }
+
+    async fn store(&self) -> Result<&Store, Error> {
+        Ok(&self.opened().await?.store)
+    }
+
+    /// Opens the store if it is not, to see whether it can be.
+    pub async fn check(&self) -> Result<(), Error> {
+        self.store().await.map(|_| ())
+    }
+
+    /// Takes records in. When it returns, all of them are on disk; when it fails, none are. Records that were taken before are known again.
+    /// `freeze` of the answer is the caller's to fill in.
+    pub async fn ingest(&self, records: Vec<Record>) -> Result<Taken, Error> {
+        // Fingerprints and masking of large evidence take milliseconds.
+        let batch = tokio::task::spawn_blocking(|| ingest::prepare(records)).await.map_err(|_| Error::Closed)??;
+        if batch.records == 0 {
+            return Ok(Taken::default());
+        }
+        self.opened().await?.writer.write(batch).await
+    }
+
+    /// Takes in the body of `POST /api/runs/RUN/records`.
+    pub async fn ingest_lines(&self, run: &str, lines: Vec<u8>) -> Result<Taken, Error> {
+        let run = run.to_owned();
+        let records = tokio::task::spawn_blocking(move || parse(&run, &lines)).await.map_err(|_| Error::Closed)??;
+        self.ingest(records).await
+    }
+
+    /// Records a failure by hand. It stands alone, as a run of its own. Its id.
+    pub async fn record(&self, failure: ByHand, author: &str) -> Result<String, Error> {
+        let taken = self.ingest(by_hand(failure, author)?).await?;
+        let known = taken.failures.into_values().next();
+        known.map(|known| known.id).ok_or(Error::Closed)
+    }
+
+    /// Failures, last seen first; `after` is the `next` of the page before.
+    pub async fn list(&self, filter: &Filter, limit: usize, after: Option<&str>) -> Result<Page<Summary>, Error> {
+        if let Some(group) = &filter.group {
+            self.store().await?.group(group).await?;
+        }
+        self.store().await?.list(filter, limit, after).await
+    }
+
+    /// Every failure that a filter asks for, in no order.
+    pub async fn scan(&self, filter: &Filter) -> Result<Vec<Summary>, Error> {
+        self.store().await?.scan(filter).await
+    }
+
+    pub async fn get(&self, id: &str) -> Result<Failure, Error> {
+        self.store().await?.get(id).await
+    }
+
+    /// The failure's id, by the reporter's own id of an occurrence.
+    pub async fn by_occurrence(&self, occurrence: &str) -> Result<Option<String>, Error> {
+        self.store().await?.by_occurrence(occurrence).await
+    }
+
+    /// Between which runs a failure began.
+    pub async fn onset(&self, id: &str) -> Result<Onset, Error> {
+        self.store().await?.onset(id).await
+    }
+
+    /// What became of a test, newest first. `project` is a name, root or remote.
+    pub async fn history(&self, project: Option<&str>, nodeid: &str, limit: usize) -> Result<Vec<TestOutcome>, Error> {
+        self.store().await?.history(project, nodeid, limit).await
+    }
+
+    /// Records an analysis under one of the nine rules, or under none. The status then.
+    pub async fn analyse(&self, id: &str, rule: Option<u8>, analysis: &str, author: &str) -> Result<Status, Error> {
+        self.store().await?.analyse(id, rule, analysis, author).await
+    }
+
+    /// Says what a failure is. That it is resolved is refused unless its test passed since; only a person may force it, and then it is unverified.
+    pub async fn set_status(&self, id: &str, status: Status, author: &str, force: bool) -> Result<Status, Error> {
+        self.store().await?.mark(id, status, author, force).await
+    }
+
+    /// Puts failures into a group of their own, for good. The group's id.
+    pub async fn split(&self, failures: &[String], author: &str) -> Result<String, Error> {
+        self.store().await?.split(failures, author).await
+    }
+
+    /// Puts the failures of one group into another, for good.
+    pub async fn merge(&self, into: &str, from: &str, author: &str) -> Result<(), Error> {
+        self.store().await?.merge(into, from, author).await
+    }
+
+    /// Groups with failures that a filter asks for, last seen first.
+    pub async fn groups(&self, filter: &Filter, limit: usize) -> Result<Vec<Group>, Error> {
+        self.store().await?.groups(filter, limit).await
+    }
+
+    /// The id that a group has now: one that was merged is the other.
+    pub async fn group(&self, id: &str) -> Result<String, Error> {
+        self.store().await?.group(id).await
+    }
+
+    /// Runs, newest first.
+    pub async fn runs(&self, project: Option<&str>, limit: usize, after: Option<&str>) -> Result<Page<Run>, Error> {
+        self.store().await?.runs(project, limit, after).await
+    }
+
+    pub async fn run(&self, run: &str) -> Result<RunDetail, Error> {
+        self.store().await?.run(run).await
+    }
+
+    pub async fn counts(&self) -> Result<Counts, Error> {
+        self.store().await?.counts().await
+    }
+
+    /// Days since then on which something happened, oldest first.
+    pub async fn days(&self, since: Timestamp) -> Result<Vec<Day>, Error> {
+        self.store().await?.days(since).await
+    }
+
+    /// The tests that take longest.
+    pub async fn durations(
+        &self,
+        project: Option<&str>,
+        since: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<Duration>, Error> {
+        self.store().await?.durations(project, since, limit).await
+    }
+
+    /// Forgets what is over the limits. The writer does it now and then by itself.
+    pub async fn trim(&self) -> Result<Trimmed, Error> {
+        self.store().await?.trim(&self.limits).await
+    }
+
+    /// Closes the database. Calls that follow fail.
+    pub async fn close(&self) {
+        if let Some(opened) = self.opened.get() {
+            opened.store.close().await;
+        }
+    }
+}
+
+/// Records that make one failure.
+fn by_hand(failure: ByHand, author: &str) -> Result<Vec<Record>, Error> {
+    let test = failure.test.trim().to_owned();
+    if test.is_empty() {
+        return Err(Error::Invalid { what: "the failure", why: "it names no test".into() });
+    }
+    let mut random = [0_u8; 12];
+    getrandom::fill(&mut random).expect("the kernel gives random bytes");
+    let run = format!("hand-{}", crate::hash::hex(&random));
+    let at = Timestamp::now();
+    let project =
+        failure.project.unwrap_or_else(|| Project { root: String::new(), name: "by hand".into(), remote: None });
+    let began = Began {
+        run: run.clone(),
+        at,
+        source: Source::Hand,
+        project,
+        argv: Vec::new(),
+        cwd: None,
+        host: None,
+        user: Some(author.to_owned()),
+        pid: None,
+        python: None,
+        implementation: None,
+        platform: None,
+        pytest: None,
+        packages: std::collections::BTreeMap::new(),
+        ci: false,
+        workers: None,
+    };
+    let (kind, message) = kind_of(&failure.message);
+    let locals =
+        failure.locals.into_iter().map(|(name, value)| record::Local { name, kind: String::new(), value }).collect();
+    let frame = record::Frame {
+        file: failure.file.clone().unwrap_or_default(),
+        line: failure.line.unwrap_or(0),
+        in_app: true,
+        locals,
+        ..record::Frame::default()
+    };
+    let evidence = Evidence {
+        occurrence: format!("{run}-1"),
+        exception: Exception { kind, message, ..Exception::default() },
+        frames: if failure.file.is_some() || !frame.locals.is_empty() { vec![frame] } else { Vec::new() },
+        text: failure.traceback,
+        ..Evidence::default()
+    };
+    let tested = Tested {
+        run: run.clone(),
+        nodeid: test,
+        outcome: Outcome::Failed,
+        phase: Phase::Call,
+        attempt: 1,
+        subtest: None,
+        at: Some(at),
+        file: failure.file,
+        line: failure.line,
+        params: std::collections::BTreeMap::new(),
+        markers: Vec::new(),
+        seconds: record::Seconds::default(),
+        reason: None,
+        worker: None,
+        failure: Some(Box::new(evidence)),
+    };
+    Ok(vec![Record::Run(Box::new(began)), Record::Test(Box::new(tested))])
+}
+
+/// The exception's type, where a message begins with it as Python prints it.
+fn kind_of(message: &str) -> (String, String) {
+    if let Some((kind, rest)) = message.split_once(':') {
+        let name = kind.rsplit('.').next().unwrap_or(kind);
+        let is_name =
+            name.chars().all(|c| c.is_alphanumeric() || c == '_') && name.starts_with(|c: char| c.is_uppercase());
+        if is_name && !kind.contains(char::is_whitespace) {
+            return (name.to_owned(), rest.trim_start().to_owned());
+        }
+    }
+    let kind = if message.starts_with("assert ") { "AssertionError" } else { "Failed" };
+    (kind.to_owned(), message.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_type_is_read_off_a_message() {
+        let check =
+            |message: &str, kind: &str, rest: &str| assert_eq!(kind_of(message), (kind.to_owned(), rest.to_owned()));
+        check("ValueError: bad", "ValueError", "bad");
+        check("shop.errors.NoPrice: 3", "NoPrice", "3");
+        check("assert 1 == 2", "AssertionError", "assert 1 == 2");
+        check("it went wrong: badly", "Failed", "it went wrong: badly");
+        check("", "Failed", "");
+    }
+}

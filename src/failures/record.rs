@@ -17,6 +17,18 @@ pub enum Record {
     End(Ended),
 }
 
+impl Record {
+    /// The id of the run it is of.
+    pub fn run(&self) -> &str {
+        match self {
+            Self::Run(began) => &began.run,
+            Self::Code(code) => &code.run,
+            Self::Test(test) => &test.run,
+            Self::End(ended) => &ended.run,
+        }
+    }
+}
+
 /// Where a run's records come from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

@@ -24,6 +24,7 @@ mod escape;
 mod escape_http;
 mod exec;
 mod execute;
+mod failures_store;
 mod faults;
 mod files;
 mod history;
