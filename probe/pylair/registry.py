@@ -34,6 +34,18 @@ def runtime_directory(env: dict[str, str], uid: int) -> str:
     return _short_enough(os.path.join(xdg, "pylair") if xdg.startswith("/") else f"/tmp/pylair-{uid}", uid)
 
 
+def state_directory(env: dict[str, str]) -> str:
+    """Where the daemon of this environment keeps what it can do without, such as logs."""
+    home = env.get("PYLAIR_HOME")
+    if home:
+        return os.path.join(home, "state")
+    xdg = env.get("XDG_STATE_HOME", "")
+    if xdg.startswith("/"):
+        return os.path.join(xdg, "pylair")
+    home = env.get("HOME", "")
+    return os.path.join(home if home.startswith("/") else "/", ".local/state/pylair")
+
+
 def _short_enough(path: str, uid: int) -> str:
     """A directory in which socket paths would be too long is replaced by one in `/tmp`, under a name made of the path (FNV-1a)."""
     name = os.fsencode(path)

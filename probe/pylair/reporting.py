@@ -1,0 +1,582 @@
+"""Reports a pytest run: turns what pytest says into the records of docs/wire.md, "Test runs". Made by pytest_plugin.py.
+
+`Reporter` is in the process that the user started and alone speaks to the daemon. With xdist the tests run elsewhere: a `Worker` there
+puts what only it can know on pytest's own reports, which pytest brings over. Nothing here raises into the run; after an error of ours the
+rest of the run is not reported, and that is said at its end.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from types import SimpleNamespace
+from typing import Any, Iterator
+
+import pytest
+
+from . import wire
+from .delivery import ANSWER_SECONDS, Delivery
+
+MAX_CLOSING_LINES = 20
+_MAX_PACKAGES = 1000
+_MAX_PARAMS = 20
+_MAX_PARAM_CHARS = 200
+_MAX_MARKERS = 50
+_MAX_REASON_CHARS = 2000
+_MAX_ARGUMENTS = 200
+_GIT_SECONDS = 3.0
+_PHASES = ("setup", "call", "teardown")
+# Under this name a report carries what only the process that ran the test knows.
+_CARRIED = "_pylair"
+_QUOTES = "'\""
+_PLAIN = frozenset((str, int, float, bool, type(None)))
+
+# See delivery.py. `time.time` is also what pytest takes its own times from.
+_real = SimpleNamespace(getpid=os.getpid, urandom=os.urandom, monotonic=time.monotonic, time=time.time, gmtime=time.gmtime)
+
+
+class _Facts:
+    """What is told of a test whatever comes of it."""
+
+    def __init__(self) -> None:
+        self._parent: Any = None
+        self._inherited: list[str] = []
+
+    def of(self, item: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        callspec = getattr(item, "callspec", None)
+        if callspec is not None:
+            found["params"] = {
+                wire.clean(str(name)): _param(value) for name, value in list(getattr(callspec, "params", {}).items())[:_MAX_PARAMS]
+            }
+        parent = item.parent
+        if parent is not self._parent:
+            self._inherited = [mark.name for mark in parent.iter_markers()] if parent is not None else []
+            self._parent = parent
+        if item.own_markers or self._inherited:
+            names = dict.fromkeys([*(mark.name for mark in item.own_markers), *self._inherited])
+            names.pop("parametrize", None)
+            if names:
+                found["markers"] = [wire.clean(name) for name in list(names)[:_MAX_MARKERS]]
+        return found
+
+
+def _param(value: Any) -> str:
+    if type(value) in _PLAIN and not (type(value) is str and len(value) > _MAX_PARAM_CHARS):
+        return wire.clean(repr(value)[:_MAX_PARAM_CHARS])
+    from . import evidence
+
+    return evidence.shown(value)[:_MAX_PARAM_CHARS]
+
+
+class _Witness:
+    """What the process in which tests run has to see: failures while their frames are alive."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+        self.problem: str | None = None
+        self._facts = _Facts()
+        self._root = str(config.rootpath)
+        self._code: Any = None
+
+    @property
+    def code(self) -> Any:
+        if self._code is None:
+            from . import evidence
+
+            self._code = evidence.Code(self._root)
+        return self._code
+
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self, item: Any, call: Any) -> Iterator[None]:
+        outcome = yield
+        excinfo = call.excinfo
+        if excinfo is None and call.when != "setup":
+            return
+        try:
+            report = outcome.get_result()  # type: ignore[attr-defined]
+        except BaseException:
+            # It is raised to pytest when we are done.
+            return
+        try:
+            if call.when == "setup":
+                self.begins(item, call, report)
+            if excinfo is not None and report.outcome == "failed":
+                self.failed(report, excinfo.value, report.nodeid)
+        except Exception as error:
+            self.give_up(error)
+
+    def pytest_exception_interact(self, node: Any, call: Any, report: Any) -> None:
+        """Here for what could not be collected, before pytest reports it."""
+        if getattr(report, "when", None) != "collect":
+            return
+        try:
+            error = call.excinfo.value
+            if type(error).__name__ == "CollectError" and error.__cause__ is not None:
+                # pytest's own word for whatever a module raised.
+                error = error.__cause__
+            self.failed(report, error, None)
+        except Exception as error:
+            self.give_up(error)
+
+    def begins(self, item: Any, call: Any, report: Any) -> None:
+        raise NotImplementedError
+
+    def failed(self, report: Any, error: BaseException, nodeid: str | None) -> None:
+        raise NotImplementedError
+
+    def give_up(self, error: BaseException) -> None:
+        if self.problem is None:
+            entry, where = error.__traceback__, ""
+            while entry is not None:
+                where = f"{os.path.basename(entry.tb_frame.f_code.co_filename)}:{entry.tb_lineno}"
+                entry = entry.tb_next
+            self.problem = f"{type(error).__name__} at {where}: {str(error)[:300]}"
+
+
+class Worker(_Witness):
+    """In an xdist worker."""
+
+    def begins(self, item: Any, call: Any, report: Any) -> None:
+        setattr(report, _CARRIED, {"at": call.start, **self._facts.of(item)})
+
+    def failed(self, report: Any, error: BaseException, nodeid: str | None) -> None:
+        from . import evidence
+
+        fields = evidence.collect(error, report, self.code).fields
+        if nodeid is not None:
+            fields["frozen"] = {"why_not": "the test ran in a worker of xdist"}
+        carried = getattr(report, _CARRIED, None) or {}
+        setattr(report, _CARRIED, {**carried, "evidence": fields})
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        try:
+            from . import git_state
+
+            self.config.workeroutput["pylair"] = {"files": git_state.imported_files(self.code.place), "problem": self.problem}
+        except Exception:
+            pass
+
+
+class _Test:
+    """A test that is under way."""
+
+    __slots__ = ("at", "attempt", "emitted", "facts", "file", "line", "nodeid", "outcome", "phase", "reason", "seconds", "subtests", "worker")
+
+    def __init__(self, nodeid: str, attempt: int, location: Any) -> None:
+        self.nodeid = nodeid
+        self.attempt = attempt
+        self.file, self.line = location[0], location[1]
+        self.at: float | None = None
+        self.facts: dict[str, Any] = {}
+        self.outcome = ""
+        self.phase = "call"
+        self.reason: str | None = None
+        self.seconds = [0.0, 0.0, 0.0]
+        self.emitted = False
+        self.subtests: dict[str, int] | None = None
+        self.worker: str | None = None
+
+
+class Reporter(_Witness):
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.run = _real.urandom(8).hex()
+        env = dict(os.environ)
+        self.ci = env.get("CI", "").lower() not in ("", "0", "false")
+        self.delivery = Delivery(self.run, env)
+        self._env = env
+        self._pid = _real.getpid()
+        self._git: Any = None
+        self._code_told = False
+        self._began = 0.0
+        self._tests: dict[str, _Test] = {}
+        self._attempts: dict[str, int] = {}
+        self._item_facts: dict[str, tuple[float, dict[str, Any]]] = {}
+        # Evidence of this process, by the number that its report carries.
+        self._evidence: dict[int, dict[str, Any]] = {}
+        self._occurrences = 0
+        self._failures: list[tuple[str, str, str]] = []
+        self._collected: int | None = None
+        self._collect_errors: set[str] = set()
+        self._note: str | None = None
+        self._worker_files: dict[str, str] = {}
+        self._second, self._moment = -1, ""
+        self._freezer: Any = None
+
+    # The run.
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self) -> None:
+        try:
+            from . import git_state
+
+            self._began = _real.monotonic()
+            self._emit({"ev": "run", "run": self.run, "at": self._stamp(_real.time()), **self._about_run()}, at_once=True)
+            self._git = git_state.Git(self._root)
+        except Exception as error:
+            self.give_up(error)
+
+    def _about_run(self) -> dict[str, Any]:
+        from . import git_state
+
+        config, system = self.config, os.uname()
+        invocation = config.invocation_params
+        root = wire.clean(self._root)
+        about: dict[str, Any] = {
+            "source": "plugin",
+            "project": {"root": root, "name": os.path.basename(root) or root, "remote": git_state.remote_of(self._root)},
+            "argv": [wire.clean(str(word)[:1000]) for word in invocation.args[:_MAX_ARGUMENTS]],
+            "cwd": wire.clean(str(invocation.dir)),
+            "host": wire.clean(system.nodename),
+            "user": wire.clean(self._env.get("USER") or self._env.get("LOGNAME") or str(os.getuid())),
+            "pid": self._pid,
+            "python": "{}.{}.{}".format(*sys.version_info[:3]),
+            "implementation": sys.implementation.name,
+            "platform": f"{sys.platform} {system.release} {system.machine}",
+            "pytest": pytest.__version__,
+            "packages": _packages(),
+            "ci": self.ci,
+        }
+        workers = getattr(config.option, "tx", None)
+        if getattr(config.option, "dist", "no") != "no" and workers:
+            about["workers"] = len(workers)
+        return about
+
+    def pytest_collection_finish(self, session: Any) -> None:
+        if self._collected is None:
+            self._collected = len(session.items)
+        try:
+            self._tell_code(0.0)
+        except Exception as error:
+            self.give_up(error)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: Any) -> None:
+        self._collected = len(ids)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: Any) -> None:
+        told = (getattr(node, "workeroutput", None) or {}).get("pylair")
+        if isinstance(told, dict):
+            self._worker_files.update(told.get("files") or {})
+            self.problem = self.problem or told.get("problem")
+
+    def pytest_keyboard_interrupt(self, excinfo: Any) -> None:
+        running = [test.nodeid for test in self._tests.values()]
+        said = f"{excinfo.typename}: {excinfo.value}".rstrip(": ")[:500]
+        self._note = wire.clean(f"{said} in {running[-1]}" if running else said)
+
+    def pytest_internalerror(self, excrepr: Any, excinfo: Any) -> None:
+        self._note = wire.clean(f"pytest itself failed: {excinfo.typename}: {str(excinfo.value)[:500]}")
+
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: Any) -> Iterator[None]:
+        try:
+            self._finish_tests()
+        except Exception as error:
+            self.give_up(error)
+        yield
+        try:
+            self._end(session)
+        except Exception:
+            pass
+
+    def _finish_tests(self) -> None:
+        """Everything is with the daemon before pytest prints its summary."""
+        if _real.getpid() != self._pid:
+            return
+        for test in list(self._tests.values()):
+            # A test that was interrupted has no outcome.
+            if test.outcome and not test.emitted:
+                self._tell_about(test)
+        self._tell_code(_GIT_SECONDS)
+        self.delivery.flush(ANSWER_SECONDS)
+
+    def _end(self, session: Any) -> None:
+        if _real.getpid() != self._pid:
+            return
+        end: dict[str, Any] = {"ev": "end", "run": self.run, "at": self._stamp(_real.time())}
+        end["exit_code"] = int(getattr(session, "exitstatus", 0))
+        end["seconds"] = round(_real.monotonic() - self._began, 3)
+        finished = len(self._attempts) - sum(1 for test in self._tests.values() if not test.outcome)
+        end["not_run"] = max(0, (self._collected or 0) - finished)
+        note = self._note or (f"the report is not complete: {self.problem}" if self.problem else None)
+        if note:
+            end["note"] = note
+        self.delivery.add(wire.encode(end) + b"\n")
+        self.delivery.flush(ANSWER_SECONDS)
+        self.delivery.close()
+
+    def _tell_code(self, seconds: float) -> None:
+        """Says which code is tested, as soon as git has; at the end of the run the imported files must do."""
+        if self._code_told or self._git is None or not (self._git.read(seconds) or seconds):
+            return
+        code = self._git.answer
+        if code is None:
+            if not seconds:
+                return
+            from . import git_state
+
+            self._git.close()
+            code = git_state.of_files({**git_state.imported_files(self.code.place), **self._worker_files})
+        self._code_told = True
+        self._emit({"ev": "code", "run": self.run, **code})
+
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> Iterator[None]:
+        yield
+        try:
+            for line in self._closing_lines():
+                terminalreporter.write_line(line)
+        except Exception:
+            pass
+
+    def _closing_lines(self) -> Iterator[str]:
+        known = [(self.delivery.failures[occurrence], nodeid, kind) for occurrence, nodeid, kind in self._failures if self._is_known(occurrence)]
+        for told, nodeid, kind in known[:MAX_CLOSING_LINES]:
+            number, status, times = told["id"], str(told.get("status", "new")).replace("_", " "), told.get("occurrences", 1)
+            seen = f", seen {times} times" if type(times) is int and times > 1 else ""
+            yield f"pylair: {number} {nodeid}  {kind}  ({status}{seen}; pylair failures show {number})"
+        if len(known) > MAX_CLOSING_LINES:
+            yield f"pylair: and {len(known) - MAX_CLOSING_LINES} more; pylair failures list"
+        if self.problem is not None:
+            yield f"pylair: not everything of this run was recorded: {self.problem}"
+        elif self.delivery.spool_error is not None:
+            yield f"pylair: the results of this run could not be kept: {self.delivery.spool_error}"
+
+    def _is_known(self, occurrence: str) -> bool:
+        told = self.delivery.failures.get(occurrence)
+        return isinstance(told, dict) and "id" in told
+
+    # The tests.
+
+    def begins(self, item: Any, call: Any, report: Any) -> None:
+        self._item_facts[report.nodeid] = call.start, self._facts.of(item)
+
+    def failed(self, report: Any, error: BaseException, nodeid: str | None) -> None:
+        from . import evidence
+
+        collected = evidence.collect(error, report, self.code)
+        fields = collected.fields
+        self._occurrences += 1
+        fields["occurrence"] = f"{self.run}-{self._occurrences}"
+        if len(self._evidence) > 1000:
+            self._evidence.clear()
+        self._evidence[self._occurrences] = fields
+        setattr(report, _CARRIED, self._occurrences)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        try:
+            self._report(report)
+        except Exception as error:
+            self.give_up(error)
+
+    def _report(self, report: Any) -> None:
+        nodeid, when, outcome = report.nodeid, report.when, report.outcome
+        if hasattr(report, "context"):
+            self._subtest(report)
+            return
+        test = self._tests.get(nodeid)
+        if when == "setup" or test is None:
+            if test is not None:
+                self._leave(test)
+            if when == "teardown" and outcome != "failed":
+                return
+            test = self._begin(nodeid, report)
+        at = _PHASES.index(when) if when in _PHASES else 1
+        test.seconds[at] = report.duration
+        if outcome == "passed":
+            if at == 1:
+                test.outcome = "passed"
+                if hasattr(report, "wasxfail"):
+                    test.outcome, test.reason = "xpassed", _reason(report)
+        elif outcome == "skipped":
+            if not test.outcome or at == 1:
+                test.outcome, test.phase = ("xfailed" if hasattr(report, "wasxfail") else "skipped"), _PHASES[at]
+                test.reason = _reason(report)
+        else:
+            self._failure(test, report, at)
+        if at == 2:
+            self._leave(test)
+
+    def _begin(self, nodeid: str, report: Any) -> _Test:
+        attempt = self._attempts[nodeid] = self._attempts.get(nodeid, 0) + 1
+        test = self._tests[nodeid] = _Test(nodeid, attempt, report.location)
+        carried = report.__dict__.get(_CARRIED)
+        if isinstance(carried, dict):
+            test.at = carried.pop("at", None)
+            test.facts = {name: carried[name] for name in ("params", "markers") if name in carried}
+        else:
+            test.at, test.facts = self._item_facts.pop(nodeid, (None, {}))
+        node = report.__dict__.get("node")
+        if node is not None:
+            test.worker = str(getattr(getattr(node, "gateway", None), "id", "")) or None
+        return test
+
+    def _leave(self, test: _Test) -> None:
+        if not test.emitted and test.outcome:
+            self._tell_about(test)
+        self._tests.pop(test.nodeid, None)
+
+    def _failure(self, test: _Test, report: Any, at: int) -> None:
+        """At once, not when the test has ended: what comes after it may end the process."""
+        if at == 2 and not test.emitted and test.outcome:
+            self._tell_about(test)
+        rerun = report.outcome == "rerun"
+        outcome = "rerun" if rerun else "failed" if at == 1 else "error"
+        fields = self._evidence_of(report)
+        if not rerun:
+            self._failures.append((fields["occurrence"], wire.clean(test.nodeid), fields["exception"]["type"]))
+        if not test.outcome or at < 2:
+            test.outcome = outcome
+        test.emitted = True
+        record = self._record(test, outcome, _PHASES[at])
+        if hasattr(report, "wasxfail"):
+            record["reason"] = _reason(report)
+        record["failure"] = fields
+        self._emit(record, at_once=True)
+
+    def _subtest(self, report: Any) -> None:
+        test = self._tests.get(report.nodeid) or self._begin(report.nodeid, report)
+        context = report.context
+        name = " ".join(filter(None, [context.msg and f"[{context.msg}]", _written(context.kwargs)])) or "(subtest)"
+        name = wire.clean(name[:500])
+        test.subtests = test.subtests or {}
+        count = test.subtests[name] = test.subtests.get(name, 0) + 1
+        name = name if count == 1 else f"{name} #{count}"
+        expected = hasattr(report, "wasxfail")
+        outcome = {"passed": "xpassed" if expected else "passed", "skipped": "xfailed" if expected else "skipped", "rerun": "rerun"}.get(
+            report.outcome, "failed"
+        )
+        record = self._record(test, outcome, "call")
+        record["subtest"] = name
+        record["seconds"] = {"call": round(report.duration, 6)}
+        if outcome in ("failed", "rerun"):
+            record["failure"] = fields = self._evidence_of(report)
+            if outcome == "failed":
+                self._failures.append((fields["occurrence"], f"{wire.clean(test.nodeid)} {name}", fields["exception"]["type"]))
+        elif outcome != "passed":
+            record["reason"] = _reason(report)
+        self._emit(record, at_once="failure" in record)
+
+    def _tell_about(self, test: _Test) -> None:
+        test.emitted = True
+        record = self._record(test, test.outcome, test.phase)
+        if test.reason is not None:
+            record["reason"] = test.reason
+        self._emit(record)
+
+    def _record(self, test: _Test, outcome: str, phase: str) -> dict[str, Any]:
+        seconds = test.seconds
+        record: dict[str, Any] = {
+            "ev": "test",
+            "run": self.run,
+            "nodeid": test.nodeid,
+            "outcome": outcome,
+            "phase": phase,
+            "attempt": test.attempt,
+            "seconds": {"setup": round(seconds[0], 6), "call": round(seconds[1], 6), "teardown": round(seconds[2], 6)},
+            "file": test.file,
+        }
+        if test.line is not None:
+            record["line"] = test.line + 1
+        if test.at is not None:
+            record["at"] = self._stamp(test.at)
+        if test.facts:
+            record.update(test.facts)
+        if test.worker is not None:
+            record["worker"] = test.worker
+        return record
+
+    def _evidence_of(self, report: Any) -> dict[str, Any]:
+        carried = report.__dict__.get(_CARRIED)
+        fields: dict[str, Any] | None = None
+        if type(carried) is int:
+            fields = self._evidence.pop(carried, None)
+        elif isinstance(carried, dict):
+            fields = carried.get("evidence")
+        if fields is None:
+            from . import evidence
+
+            fields = evidence.of_report(report)
+        if not fields.get("occurrence"):
+            self._occurrences += 1
+            fields["occurrence"] = f"{self.run}-{self._occurrences}"
+        return fields
+
+    def pytest_collectreport(self, report: Any) -> None:
+        try:
+            if report.outcome == "passed" or report.nodeid in self._collect_errors:
+                return
+            # With xdist every worker collects.
+            self._collect_errors.add(report.nodeid)
+            self._collection(report)
+        except Exception as error:
+            self.give_up(error)
+
+    def _collection(self, report: Any) -> None:
+        nodeid = wire.clean(report.nodeid or ".")
+        record: dict[str, Any] = {"ev": "test", "run": self.run, "nodeid": nodeid, "phase": "collect", "attempt": 1}
+        record["at"] = self._stamp(_real.time())
+        record["file"] = nodeid.partition("::")[0]
+        if report.outcome == "skipped":
+            record.update(outcome="skipped", reason=_reason(report))
+            self._emit(record)
+            return
+        fields = self._evidence_of(report)
+        self._failures.append((fields["occurrence"], nodeid, fields["exception"]["type"]))
+        record.update(outcome="error", failure=fields)
+        self._emit(record, at_once=True)
+
+    # Records.
+
+    def _emit(self, record: dict[str, Any], at_once: bool = False) -> None:
+        if _real.getpid() == self._pid:
+            self.delivery.add(wire.encode(record) + b"\n", at_once)
+
+    def _stamp(self, moment: float) -> str:
+        """A time as the daemon reads it."""
+        second = int(moment)
+        if second != self._second:
+            self._second = second
+            self._moment = "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}".format(*_real.gmtime(second)[:6])
+        return f"{self._moment}.{int((moment - second) * 1e6):06}Z"
+
+
+def _reason(report: Any) -> str | None:
+    reason = getattr(report, "wasxfail", None)
+    if reason is None:
+        reason = report.longrepr
+        if isinstance(reason, tuple) and len(reason) == 3:
+            reason = reason[2]
+        reason = str(reason) if reason is not None else ""
+    reason = str(reason)
+    for start in ("Skipped: ", "reason: "):
+        if reason.startswith(start):
+            reason = reason[len(start) :]
+    return wire.clean(reason[:_MAX_REASON_CHARS]) or None
+
+
+def _written(fields: Any) -> str:
+    """What a subtest was given. Some versions of pytest give us the values, some their reprs, and with xdist the reprs of those."""
+    words = [f"{name}={(value if isinstance(value, str) else _param(value)).strip(_QUOTES)}" for name, value in fields.items()]
+    return f"({', '.join(words[:_MAX_PARAMS])})" if words else ""
+
+
+def _packages() -> dict[str, str]:
+    """Installed packages by the names of their directories, which say the version too: reading what is in them would take long."""
+    found: dict[str, str] = {}
+    for directory in sys.path:
+        try:
+            names = os.listdir(directory) if directory.endswith(("site-packages", "dist-packages")) else ()
+        except OSError:
+            continue
+        for entry in names:
+            if entry.endswith((".dist-info", ".egg-info")) and len(found) < _MAX_PACKAGES:
+                name, _, version = entry.rpartition(".")[0].partition("-")
+                if version:
+                    found.setdefault(wire.clean(name.replace("_", "-").lower()), wire.clean(version.partition("-py")[0]))
+    return found
