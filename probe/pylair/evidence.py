@@ -11,7 +11,7 @@ import linecache
 import os
 import sys
 from itertools import islice
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, List, Tuple
 
 from . import errors, paths, preview, unwind, wire
 
@@ -34,6 +34,10 @@ _LINES_BEFORE, _LINES_AFTER = 5, 2
 
 _OPTIMIZED = 0x1
 _OUTPUTS = (("Captured stdout", "stdout"), ("Captured stderr", "stderr"), ("Captured log", "log"))
+
+
+# Frames with the lines they were at, innermost first.
+Entries = List[Tuple[Any, int]]
 
 
 class Code:
@@ -79,25 +83,19 @@ def _library_directories() -> tuple[str, ...]:
     return tuple(sorted(path.rstrip("/") + "/" for path in found))
 
 
-class Collected:
-    """The evidence, and the frames that its `frames` are about, in the same order."""
-
-    def __init__(self, fields: dict[str, Any], frames: list[Any]) -> None:
-        self.fields = fields
-        self.frames = frames
-
-
-def collect(error: BaseException, report: Any, code: Code) -> Collected:
-    """Of an exception that a test ended with. Raises nothing but what stops the run."""
+def collect(error: BaseException, report: Any, code: Code, meanwhile: Callable[[Entries], None] | None = None) -> dict[str, Any]:
+    """Of an exception that a test ended with. `meanwhile` is called with the frames that `frames` will be about, before the rest is done."""
     collector = _Collector(code)
-    fields: dict[str, Any] = {"exception": collector.exception(error)}
     entries = collector.entries(error, MAX_FRAMES)
+    if meanwhile is not None:
+        meanwhile(entries)
+    fields: dict[str, Any] = {"exception": collector.exception(error)}
     fields["frames"] = [collector.frame(*entry) for entry in entries]
     chain = [collector.linked(relation, link) for relation, link in _chain(error)]
     if chain:
         fields["chain"] = chain
     _add_report(fields, report, collector.cut)
-    return Collected(fields, [frame for frame, _ in entries])
+    return fields
 
 
 def of_report(report: Any) -> dict[str, Any]:
@@ -155,9 +153,9 @@ class _Collector:
         frames = [self.frame(*entry) for entry in self.entries(error, _MAX_CHAIN_FRAMES)]
         return {"relation": relation, "exception": self.exception(error), "frames": frames}
 
-    def entries(self, error: BaseException, most: int) -> list[tuple[Any, int]]:
+    def entries(self, error: BaseException, most: int) -> Entries:
         """Frames and their lines, innermost first, without pytest's own around the test. Many are cut in the middle."""
-        found: list[tuple[Any, int]] = []
+        found: Entries = []
         entry = error.__traceback__
         while entry is not None and len(found) < _MAX_TRACEBACK:
             found.append((entry.tb_frame, entry.tb_lineno or entry.tb_frame.f_code.co_firstlineno))

@@ -15,7 +15,7 @@ from . import wire
 
 # The longest path that fits a Unix socket address, and the longest name below the runtime directory. As in `src/config.rs`.
 _MAX_SOCKET_PATH = 107
-_LONGEST_NAME = "apps/4194304-999999999999.sock"
+_LONGEST_NAME = "failures/4194304-999999999999.sock"
 
 MAX_ID_CHARS = 64
 _MAX_ARGUMENTS = 32
@@ -57,10 +57,10 @@ def _short_enough(path: str, uid: int) -> str:
     return f"/tmp/pylair-{uid}-{number:016x}"
 
 
-def open_directory(runtime: str) -> str:
+def open_directory(runtime: str, name: str = "apps") -> str:
     """The registry in a runtime directory, made if need be, private to the user. Raises OSError when it is somebody else's."""
     runtime = os.path.abspath(runtime)
-    directory = os.path.join(runtime, "apps")
+    directory = os.path.join(runtime, name)
     for path in (runtime, directory):
         if not os.path.isdir(path):
             os.makedirs(path, mode=0o700, exist_ok=True)

@@ -26,6 +26,7 @@ _MAX_MARKERS = 50
 _MAX_REASON_CHARS = 2000
 _MAX_ARGUMENTS = 200
 _GIT_SECONDS = 3.0
+_FIRST_ANSWER_SECONDS = 0.5
 _PHASES = ("setup", "call", "teardown")
 # Under this name a report carries what only the process that ran the test knows.
 _CARRIED = "_pylair"
@@ -144,7 +145,7 @@ class Worker(_Witness):
     def failed(self, report: Any, error: BaseException, nodeid: str | None) -> None:
         from . import evidence
 
-        fields = evidence.collect(error, report, self.code).fields
+        fields = evidence.collect(error, report, self.code)
         if nodeid is not None:
             fields["frozen"] = {"why_not": "the test ran in a worker of xdist"}
         carried = getattr(report, _CARRIED, None) or {}
@@ -359,14 +360,37 @@ class Reporter(_Witness):
     def failed(self, report: Any, error: BaseException, nodeid: str | None) -> None:
         from . import evidence
 
-        collected = evidence.collect(error, report, self.code)
-        fields = collected.fields
         self._occurrences += 1
-        fields["occurrence"] = f"{self.run}-{self._occurrences}"
+        occurrence = f"{self.run}-{self._occurrences}"
+        begun: list[Any] = []
+        if nodeid is None or not self._may_freeze():
+            fields = evidence.collect(error, report, self.code)
+        else:
+            freezer = self._freezer_of_run()
+            try:
+                fields = evidence.collect(
+                    error, report, self.code, lambda entries: begun.append(freezer.freeze(occurrence, wire.clean(nodeid), error, entries))
+                )
+            finally:
+                told = [copy if isinstance(copy, str) else copy.settle() for copy in begun]
+            fields["frozen"] = {"why_not": told[0]} if isinstance(told[0], str) else told[0]
+        fields["occurrence"] = occurrence
         if len(self._evidence) > 1000:
             self._evidence.clear()
         self._evidence[self._occurrences] = fields
         setattr(report, _CARRIED, self._occurrences)
+
+    def _may_freeze(self) -> bool:
+        """Whether the daemon lets failures be frozen. Its first answer may be on its way."""
+        self.delivery.wait_for_first_answer(_FIRST_ANSWER_SECONDS)
+        return self.delivery.freeze > 0
+
+    def _freezer_of_run(self) -> Any:
+        if self._freezer is None:
+            from . import freezing, registry
+
+            self._freezer = freezing.Freezer(self.run, registry.runtime_directory(self._env, os.getuid()), self._env, self.ci)
+        return self._freezer
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         try:

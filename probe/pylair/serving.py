@@ -52,8 +52,11 @@ class Running:
 
 
 class Server:
-    def __init__(self, app: Any, runtime: str, host: str = "127.0.0.1", port: int | None = None) -> None:
+    def __init__(self, app: Any, runtime: str, host: str = "127.0.0.1", port: int | None = None, kind: str = "apps") -> None:
         self.app = app
+        # Under which name below the runtime directory it is found, and what its entry says beside what all entries do.
+        self.kind = kind
+        self.more: dict[str, Any] = {}
         self.runtime = runtime
         self.host, self.port = host, port
         self.token: str | None = None
@@ -81,7 +84,7 @@ class Server:
 
     def open(self) -> None:
         """Makes the sockets and the entry. Raises OSError, and has then made nothing."""
-        directory = registry.open_directory(self.runtime)
+        directory = registry.open_directory(self.runtime, self.kind)
         start = registry.start_time()
         self._path = os.path.join(directory, f"{os.getpid()}-{start}")
         endpoint = f"{self._path}.sock"
@@ -95,7 +98,7 @@ class Server:
             for fd in (self._wake_read, self._wake_write):
                 os.set_blocking(fd, False)
             app = self.app
-            self.entry = registry.describe(app.app_id, endpoint, start, app.readonly, app.how, app.parent)
+            self.entry = {**registry.describe(app.app_id, endpoint, start, app.readonly, app.how, app.parent), **self.more}
             registry.remove(f"{self._path}.error")
             self.publish()
         except BaseException:
