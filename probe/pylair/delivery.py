@@ -11,11 +11,10 @@ import _socket
 import json
 import os
 import select
-import time
-from types import SimpleNamespace
 from typing import Any
 
 from . import descriptors, listening, registry
+from .real import real
 
 BATCH_BYTES = 256 << 10
 BATCH_SECONDS = 1.0
@@ -26,19 +25,6 @@ MAX_SPOOL_BYTES = 256 << 20
 # Who has so much waiting waits himself.
 _MAX_WAITING_BYTES = 8 << 20
 _MAX_ANSWER_BYTES = 16 << 20
-
-# Tests replace functions of modules, and some libraries those of every module that is loaded. Attributes of an object stay.
-_real = SimpleNamespace(
-    open=os.open,
-    write=os.write,
-    close=os.close,
-    makedirs=os.makedirs,
-    fstat=os.fstat,
-    getpid=os.getpid,
-    monotonic=time.monotonic,
-    poll=select.poll,
-    socket=_socket.socket,
-)
 
 
 class _Lost(Exception):
@@ -57,12 +43,12 @@ class Delivery:
         self._run = run
         self._socket_path = os.path.join(registry.runtime_directory(env, os.getuid()), "daemon.sock")
         self._spool_directory = os.path.join(registry.state_directory(env), "spool")
-        self._pid = _real.getpid()
+        self._pid = real.getpid()
         self._socket: Any = None
         self._first = b""
         self._waiting: list[bytes] = []
         self._size = 0
-        self._flushed = _real.monotonic()
+        self._flushed = real.monotonic()
         # The lines of the request that is under way, what of it is still to be sent, and what of the answer has come.
         self._under_way: list[bytes] = []
         self._rest: Any = None
@@ -76,15 +62,15 @@ class Delivery:
             self._first = line
         self._waiting.append(line)
         self._size += len(line)
-        if at_once or self._size >= BATCH_BYTES or _real.monotonic() - self._flushed >= BATCH_SECONDS:
+        if at_once or self._size >= BATCH_BYTES or real.monotonic() - self._flushed >= BATCH_SECONDS:
             self.flush()
 
     def flush(self, seconds: float = 0.0) -> None:
         """Sends what waits, as far as that goes without waiting longer than `seconds` for answers."""
-        if _real.getpid() != self._pid:
+        if real.getpid() != self._pid:
             # A test forked, and this is its child.
             return
-        self._flushed = _real.monotonic()
+        self._flushed = real.monotonic()
         if not self.spools:
             try:
                 self._send(max(seconds, ANSWER_SECONDS if self._size > _MAX_WAITING_BYTES else 0.0))
@@ -99,12 +85,12 @@ class Delivery:
             self.flush(seconds)
 
     def close(self) -> None:
-        if self._socket is not None and _real.getpid() == self._pid:
+        if self._socket is not None and real.getpid() == self._pid:
             self._socket.close()
             self._socket = None
 
     def _send(self, seconds: float) -> None:
-        deadline = _real.monotonic() + seconds
+        deadline = real.monotonic() + seconds
         while True:
             if not self._under_way:
                 if not self._waiting:
@@ -113,12 +99,12 @@ class Delivery:
             events = self._exchange()
             if not self._under_way:
                 continue
-            now = _real.monotonic()
+            now = real.monotonic()
             if now - self._asked > ANSWER_SECONDS:
                 raise _Lost
             if now >= deadline:
                 return
-            poll = _real.poll()
+            poll = real.poll()
             poll.register(self._socket.fileno(), events)
             poll.poll(max(1, int((deadline - now) * 1000)))
 
@@ -139,16 +125,16 @@ class Delivery:
         )
         self._rest = memoryview(b"".join([head.encode(), *self._under_way]))
         self._answer.clear()
-        self._asked = _real.monotonic()
+        self._asked = real.monotonic()
 
     def _connect(self) -> Any:
-        sock = _real.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        sock = real.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         try:
             sock.settimeout(CONNECT_SECONDS)
             sock.connect(self._socket_path)
             if not listening.is_own_user(sock):
                 raise _Lost
-            moved = _real.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, fileno=descriptors.move_high(sock.detach()))
+            moved = real.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, fileno=descriptors.move_high(sock.detach()))
             moved.setblocking(False)
             return moved
         except BaseException:
@@ -219,14 +205,14 @@ class Delivery:
             self.spool_error = f"they are more than {MAX_SPOOL_BYTES >> 20} MB"
             return
         try:
-            _real.makedirs(self._spool_directory, mode=0o700, exist_ok=True)
+            real.makedirs(self._spool_directory, mode=0o700, exist_ok=True)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            fd = _real.open(os.path.join(self._spool_directory, f"{self._run}.jsonl"), flags, 0o600)
+            fd = real.open(os.path.join(self._spool_directory, f"{self._run}.jsonl"), flags, 0o600)
             try:
                 rest = memoryview(data)
                 while len(rest):
-                    rest = rest[_real.write(fd, rest) :]
+                    rest = rest[real.write(fd, rest) :]
             finally:
-                _real.close(fd)
+                real.close(fd)
         except OSError as error:
             self.spool_error = f"{self._spool_directory}: {error.strerror}"

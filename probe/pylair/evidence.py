@@ -58,7 +58,7 @@ class Code:
         return known
 
     def _look(self, file: str) -> tuple[str, bool]:
-        if file.startswith("<") or file.startswith(unwind.OUR_PREFIX):
+        if file.startswith(("<", unwind.OUR_PREFIX)):
             return wire.clean(file), False
         if not self._libraries:
             self._libraries = _library_directories()
@@ -84,7 +84,7 @@ def _library_directories() -> tuple[str, ...]:
 
 
 def collect(error: BaseException, report: Any, code: Code, meanwhile: Callable[[Entries], None] | None = None) -> dict[str, Any]:
-    """Of an exception that a test ended with. `meanwhile` is called with the frames that `frames` will be about, before the rest is done."""
+    """Of an exception that a test ended with. `meanwhile` is called with the frames that it will be about, before the rest is done."""
     collector = _Collector(code)
     entries = collector.entries(error, MAX_FRAMES)
     if meanwhile is not None:
@@ -203,11 +203,10 @@ class _Collector:
 def shown(value: Any) -> str:
     """A value as text, bounded, without running any of its code: what only that could tell is told by its attributes."""
     try:
-        rendered = preview.render(value, _MAX_VALUE_CHARS, _MAX_INNER_CHARS, most=_MAX_ITEMS)
-        text = rendered.text
-        if rendered.needs_code:
+        text = preview.render(value, _MAX_VALUE_CHARS, _MAX_INNER_CHARS, most=_MAX_ITEMS).text
+        if text.startswith("<") and text.endswith(" object>"):
             fields = paths.instance_dict(value)
-            if fields and text.startswith("<"):
+            if fields:
                 parts = [f"{name}={preview.render(field, 80, 60, most=4).text}" for name, field in islice(fields.items(), 12)]
                 text = f"{text[:-1]} {' '.join(parts)}{'' if len(fields) <= 12 else ' …'}>"
         return wire.clean(text[: 2 * _MAX_VALUE_CHARS])

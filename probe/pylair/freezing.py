@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import signal
 import sys
-from types import SimpleNamespace
 from typing import Any
 
-from . import checkpoint, descriptors, throwaway
+from . import checkpoint, descriptors, listening, registry, throwaway, wire
 from .paths import NoWarnings
+from .real import real
 
 MAX_COPIES = 200
+# What all forks of a run may take from it.
+MAX_SECONDS = 1.0
+# Whoever is to end a copy may be gone.
+MAX_AGE_SECONDS = 24 * 3600.0
+LOOK_SECONDS = 30.0
 # A fork takes as long as there are small pages to share.
 _MAX_SMALL_MB = 1000
 _ITS_OWN = (signal.SIGKILL, signal.SIGSTOP)
-
-# Tests replace functions of modules.
-_real = SimpleNamespace(fork=os.fork, waitpid=os.waitpid, exit=os._exit, pipe=os.pipe, read=os.read, write=os.write, close=os.close)
-_real.getpid, _real.setsid = os.getpid, os.setsid
 
 
 class Copy:
@@ -40,16 +42,16 @@ class Copy:
         try:
             said = b""
             while True:
-                data = _real.read(self._reading, 4096)
+                data = real.read(self._reading, 4096)
                 if not data:
                     break
                 said += data
         except OSError:
             said = b""
         finally:
-            _real.close(self._reading)
+            real.close(self._reading)
             try:
-                _real.waitpid(self._between, 0)
+                real.waitpid(self._between, 0)
             except ChildProcessError:
                 # The test ignores SIGCHLD.
                 pass
@@ -66,6 +68,7 @@ class Freezer:
         self._run = run
         self._runtime = runtime
         self._made = 0
+        self._seconds = 0.0
         wish = env.get("PYLAIR_FREEZE", "")
         self._never: str | None = None
         if not sys.platform.startswith("linux"):
@@ -81,32 +84,34 @@ class Freezer:
         if why_not is not None:
             return why_not
         story = {"occurrence": occurrence, "run": self._run, "nodeid": nodeid}
-        reading, writing = _real.pipe()
+        began = real.process_time()
+        reading, writing = real.pipe()
         silence = throwaway.ChildSignal()
-        parent = _real.getpid()
+        parent = real.getpid()
         between = 0
         try:
             with NoWarnings():
-                between = _real.fork()
+                between = real.fork()
         except OSError as failure:
             silence.end(0)
-            _real.close(reading)
-            _real.close(writing)
+            real.close(reading)
+            real.close(writing)
             return f"no copy could be made: {failure.strerror}"
         finally:
             # An interrupt in the copy must not go on as if it were the test's process.
-            if not between and _real.getpid() != parent:
+            if not between and real.getpid() != parent:
                 try:
                     _leave(writing, self._runtime, story, error, entries)
                 finally:
-                    _real.exit(1)
-        _real.close(writing)
+                    real.exit(1)
+        real.close(writing)
         self._made += 1
+        self._seconds += real.process_time() - began
         return Copy(between, reading, silence)
 
     def _refusal(self) -> str | None:
-        if self._made >= MAX_COPIES:
-            return f"{MAX_COPIES} copies were made of this run already"
+        if self._made >= MAX_COPIES or self._seconds > MAX_SECONDS:
+            return f"{self._made} copies were made of this run, which took {self._seconds:.1f} s of it"
         others = checkpoint.other_threads()
         if others:
             listed = ", ".join(others[:5]) + (", …" if len(others) > 5 else "")
@@ -121,23 +126,53 @@ def _leave(writing: int, runtime: str, story: dict[str, Any], error: BaseExcepti
     try:
         sys.settrace(None)
         sys.setprofile(None)
-        _real.setsid()
+        real.setsid()
         throwaway.disarm_descriptors(writing)
         with NoWarnings():
-            if _real.fork():
-                _real.exit(0)
+            if real.fork():
+                real.exit(0)
     except BaseException as failure:
-        _real.write(writing, f"{type(failure).__name__}: {failure}".encode()[:500])
-        _real.exit(1)
+        real.write(writing, f"{type(failure).__name__}: {failure}".encode()[:500])
+        real.exit(1)
     try:
-        _real.write(writing, str(_real.getpid()).encode())
-        _real.close(writing)
+        real.write(writing, str(real.getpid()).encode())
+        real.close(writing)
         _quieten()
-        from . import frozen
+        listener, entry = _register(runtime, story, entries)
+        if _is_visited(listener, entry):
+            from . import frozen
 
-        frozen.serve(runtime, story, error, entries)
+            frozen.serve(listener, entry, error, entries)
     finally:
-        _real.exit(0)
+        real.exit(0)
+
+
+def _register(runtime: str, story: dict[str, Any], entries: list[tuple[Any, int]]) -> tuple[Any, dict[str, Any]]:
+    """Listens, and says so in the registry. Imports nothing: most copies are never asked anything, and there may be many."""
+    start = registry.start_time()
+    path = os.path.join(registry.open_directory(runtime, "failures"), f"{os.getpid()}-{start}")
+    listener = listening.bind_unix(f"{path}.sock")
+    listener.listen(listening.BACKLOG)
+    entry = registry.describe(f"failure-{story['occurrence']}"[: registry.MAX_ID_CHARS], f"{path}.sock", start, False, "frozen", None)
+    entry.update(story, frames=[_told(*entry) for entry in entries])
+    registry.write(f"{path}.json", entry)
+    return listener, entry
+
+
+def _told(frame: Any, line: int) -> dict[str, Any]:
+    code = frame.f_code
+    return {"function": wire.clean(getattr(code, "co_qualname", None) or code.co_name), "file": wire.clean(code.co_filename), "line": line}
+
+
+def _is_visited(listener: Any, entry: dict[str, Any]) -> bool:
+    """Waits for the first visitor. False when the copy is to end."""
+    waiting = real.poll()
+    waiting.register(listener.fileno(), select.POLLIN)
+    until = real.monotonic() + MAX_AGE_SECONDS
+    while real.monotonic() < until and is_left(entry):
+        if waiting.poll(LOOK_SECONDS * 1000):
+            return True
+    return False
 
 
 def _quieten() -> None:
@@ -170,6 +205,6 @@ def _quieten() -> None:
         pass
 
 
-def is_left(path: str) -> bool:
+def is_left(entry: dict[str, Any]) -> bool:
     """Whether the entry of a copy is still there: whoever removes it wants the copy to end."""
-    return bool(descriptors.read_proc(path))
+    return bool(descriptors.read_proc(entry["endpoint"][: -len("sock")] + "json"))

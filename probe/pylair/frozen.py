@@ -20,33 +20,23 @@ from .plain_threads import allocate_lock, load_what_ending_needs
 from .scratch import Scratch
 from .serving import Server
 
-# Whoever is to end a copy may be gone.
-MAX_AGE_SECONDS = 24 * 3600.0
-_LOOK_SECONDS = 30.0
 
-
-def serve(runtime: str, story: dict[str, Any], error: BaseException, entries: list[tuple[Any, int]]) -> None:
+def serve(listener: Any, entry: dict[str, Any], error: BaseException, entries: list[tuple[Any, int]]) -> None:
     """Serves until the copy is told to end."""
     import threading  # noqa: F401
 
     load_what_ending_needs()
     app = _Frozen()
-    app.how, app.runtime, app.app_id = "frozen", runtime, f"failure-{story['occurrence']}"[:64]
+    app.how, app.app_id = "frozen", entry["app_id"]
     app.calls = _Calls(app, error, entries)
     main = _MainThread()
     app.invoker, app.interrupt_main = main.invoke, main.interrupt
-    server = Server(app, runtime, kind="failures")
-    server.more = {**story, "frames": [_told(*entry) for entry in entries]}
+    server = Server(app, "")
+    server.adopt(listener, entry)
     app.calls.start()
-    server.open()
     app._server = server
     server.start_thread()
     main.run(server)
-
-
-def _told(frame: Any, line: int) -> dict[str, Any]:
-    code = frame.f_code
-    return {"function": wire.clean(getattr(code, "co_qualname", None) or code.co_name), "file": wire.clean(code.co_filename), "line": line}
 
 
 class _Frozen(App):
@@ -85,9 +75,8 @@ class _MainThread:
             frame = frame.f_back
 
     def run(self, server: Server) -> None:
-        path = server.entry["endpoint"][: -len("sock")] + "json"
-        while time.monotonic() - self._began < MAX_AGE_SECONDS and freezing.is_left(path):
-            self._wake.acquire(True, _LOOK_SECONDS)
+        while time.monotonic() - self._began < freezing.MAX_AGE_SECONDS and freezing.is_left(server.entry):
+            self._wake.acquire(True, freezing.LOOK_SECONDS)
             while self._calls:
                 self._calls.popleft()()
         server.finish()

@@ -38,7 +38,7 @@ look "$1" &
 """
 
 # What runs leave behind, which is no code.
-_LEFTOVERS = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".tox", ".nox", "htmlcov", ".git", "node_modules")
+_LEFTOVERS = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".tox", ".nox", "htmlcov", "node_modules")
 _LEFTOVER_ENDINGS = (".pyc", ".pyo", ".log", ".egg-info", ".swp", "~")
 _LEFTOVER_NAMES = (".coverage", "coverage.xml", "junit.xml", "report.xml")
 
@@ -199,14 +199,14 @@ def _content(path: str) -> bytes:
 
 
 def imported_files(is_own: Any) -> dict[str, str]:
-    """The files of the project that were imported, by the name that `is_own` (file to name and whether it is the project's) gives them."""
+    """The files below the project's root that were imported; `is_own` says their names there, and whether they are the project's."""
     found: dict[str, str] = {}
     for module in list(sys.modules.values()):
         file = getattr(module, "__dict__", {}).get("__file__")
         if type(file) is not str or len(found) >= _MAX_FILES:
             continue
         name, own = is_own(file)
-        if own and name not in found:
+        if own and not name.startswith("/") and name not in found:
             found[name] = _content(file).hex()
     return found
 

@@ -8,67 +8,20 @@ rest of the run is not reported, and that is said at its end.
 from __future__ import annotations
 
 import os
-import sys
-import time
-from types import SimpleNamespace
 from typing import Any, Iterator
 
 import pytest
 
-from . import wire
+from . import facts, wire
 from .delivery import ANSWER_SECONDS, Delivery
+from .real import real
 
 MAX_CLOSING_LINES = 20
-_MAX_PACKAGES = 1000
-_MAX_PARAMS = 20
-_MAX_PARAM_CHARS = 200
-_MAX_MARKERS = 50
-_MAX_REASON_CHARS = 2000
-_MAX_ARGUMENTS = 200
 _GIT_SECONDS = 3.0
 _FIRST_ANSWER_SECONDS = 0.5
 _PHASES = ("setup", "call", "teardown")
 # Under this name a report carries what only the process that ran the test knows.
 _CARRIED = "_pylair"
-_QUOTES = "'\""
-_PLAIN = frozenset((str, int, float, bool, type(None)))
-
-# See delivery.py. `time.time` is also what pytest takes its own times from.
-_real = SimpleNamespace(getpid=os.getpid, urandom=os.urandom, monotonic=time.monotonic, time=time.time, gmtime=time.gmtime)
-
-
-class _Facts:
-    """What is told of a test whatever comes of it."""
-
-    def __init__(self) -> None:
-        self._parent: Any = None
-        self._inherited: list[str] = []
-
-    def of(self, item: Any) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        callspec = getattr(item, "callspec", None)
-        if callspec is not None:
-            found["params"] = {
-                wire.clean(str(name)): _param(value) for name, value in list(getattr(callspec, "params", {}).items())[:_MAX_PARAMS]
-            }
-        parent = item.parent
-        if parent is not self._parent:
-            self._inherited = [mark.name for mark in parent.iter_markers()] if parent is not None else []
-            self._parent = parent
-        if item.own_markers or self._inherited:
-            names = dict.fromkeys([*(mark.name for mark in item.own_markers), *self._inherited])
-            names.pop("parametrize", None)
-            if names:
-                found["markers"] = [wire.clean(name) for name in list(names)[:_MAX_MARKERS]]
-        return found
-
-
-def _param(value: Any) -> str:
-    if type(value) in _PLAIN and not (type(value) is str and len(value) > _MAX_PARAM_CHARS):
-        return wire.clean(repr(value)[:_MAX_PARAM_CHARS])
-    from . import evidence
-
-    return evidence.shown(value)[:_MAX_PARAM_CHARS]
 
 
 class _Witness:
@@ -77,7 +30,7 @@ class _Witness:
     def __init__(self, config: Any) -> None:
         self.config = config
         self.problem: str | None = None
-        self._facts = _Facts()
+        self._facts = facts.Facts()
         self._root = str(config.rootpath)
         self._code: Any = None
 
@@ -164,7 +117,8 @@ class Worker(_Witness):
 class _Test:
     """A test that is under way."""
 
-    __slots__ = ("at", "attempt", "emitted", "facts", "file", "line", "nodeid", "outcome", "phase", "reason", "seconds", "subtests", "worker")
+    __slots__ = ("at", "attempt", "emitted", "facts", "file", "line", "nodeid", "outcome")
+    __slots__ += ("phase", "reason", "seconds", "subtests", "worker")
 
     def __init__(self, nodeid: str, attempt: int, location: Any) -> None:
         self.nodeid = nodeid
@@ -184,12 +138,12 @@ class _Test:
 class Reporter(_Witness):
     def __init__(self, config: Any) -> None:
         super().__init__(config)
-        self.run = _real.urandom(8).hex()
+        self.run = real.urandom(8).hex()
         env = dict(os.environ)
         self.ci = env.get("CI", "").lower() not in ("", "0", "false")
         self.delivery = Delivery(self.run, env)
         self._env = env
-        self._pid = _real.getpid()
+        self._pid = real.getpid()
         self._git: Any = None
         self._code_told = False
         self._began = 0.0
@@ -214,37 +168,14 @@ class Reporter(_Witness):
         try:
             from . import git_state
 
-            self._began = _real.monotonic()
-            self._emit({"ev": "run", "run": self.run, "at": self._stamp(_real.time()), **self._about_run()}, at_once=True)
+            self._began = real.monotonic()
+            self._emit(
+                {"ev": "run", "run": self.run, "at": self._stamp(real.time()), **facts.about(self.config, self._env, self.ci)},
+                at_once=True,
+            )
             self._git = git_state.Git(self._root)
         except Exception as error:
             self.give_up(error)
-
-    def _about_run(self) -> dict[str, Any]:
-        from . import git_state
-
-        config, system = self.config, os.uname()
-        invocation = config.invocation_params
-        root = wire.clean(self._root)
-        about: dict[str, Any] = {
-            "source": "plugin",
-            "project": {"root": root, "name": os.path.basename(root) or root, "remote": git_state.remote_of(self._root)},
-            "argv": [wire.clean(str(word)[:1000]) for word in invocation.args[:_MAX_ARGUMENTS]],
-            "cwd": wire.clean(str(invocation.dir)),
-            "host": wire.clean(system.nodename),
-            "user": wire.clean(self._env.get("USER") or self._env.get("LOGNAME") or str(os.getuid())),
-            "pid": self._pid,
-            "python": "{}.{}.{}".format(*sys.version_info[:3]),
-            "implementation": sys.implementation.name,
-            "platform": f"{sys.platform} {system.release} {system.machine}",
-            "pytest": pytest.__version__,
-            "packages": _packages(),
-            "ci": self.ci,
-        }
-        workers = getattr(config.option, "tx", None)
-        if getattr(config.option, "dist", "no") != "no" and workers:
-            about["workers"] = len(workers)
-        return about
 
     def pytest_collection_finish(self, session: Any) -> None:
         if self._collected is None:
@@ -287,7 +218,7 @@ class Reporter(_Witness):
 
     def _finish_tests(self) -> None:
         """Everything is with the daemon before pytest prints its summary."""
-        if _real.getpid() != self._pid:
+        if real.getpid() != self._pid:
             return
         for test in list(self._tests.values()):
             # A test that was interrupted has no outcome.
@@ -297,11 +228,11 @@ class Reporter(_Witness):
         self.delivery.flush(ANSWER_SECONDS)
 
     def _end(self, session: Any) -> None:
-        if _real.getpid() != self._pid:
+        if real.getpid() != self._pid:
             return
-        end: dict[str, Any] = {"ev": "end", "run": self.run, "at": self._stamp(_real.time())}
+        end: dict[str, Any] = {"ev": "end", "run": self.run, "at": self._stamp(real.time())}
         end["exit_code"] = int(getattr(session, "exitstatus", 0))
-        end["seconds"] = round(_real.monotonic() - self._began, 3)
+        end["seconds"] = round(real.monotonic() - self._began, 3)
         finished = len(self._attempts) - sum(1 for test in self._tests.values() if not test.outcome)
         end["not_run"] = max(0, (self._collected or 0) - finished)
         note = self._note or (f"the report is not complete: {self.problem}" if self.problem else None)
@@ -336,8 +267,9 @@ class Reporter(_Witness):
             pass
 
     def _closing_lines(self) -> Iterator[str]:
-        known = [(self.delivery.failures[occurrence], nodeid, kind) for occurrence, nodeid, kind in self._failures if self._is_known(occurrence)]
-        for told, nodeid, kind in known[:MAX_CLOSING_LINES]:
+        known = [failure for failure in self._failures if self._is_known(failure[0])]
+        for occurrence, nodeid, kind in known[:MAX_CLOSING_LINES]:
+            told = self.delivery.failures[occurrence]
             number, status, times = told["id"], str(told.get("status", "new")).replace("_", " "), told.get("occurrences", 1)
             seen = f", seen {times} times" if type(times) is int and times > 1 else ""
             yield f"pylair: {number} {nodeid}  {kind}  ({status}{seen}; pylair failures show {number})"
@@ -366,14 +298,13 @@ class Reporter(_Witness):
         if nodeid is None or not self._may_freeze():
             fields = evidence.collect(error, report, self.code)
         else:
-            freezer = self._freezer_of_run()
             try:
                 fields = evidence.collect(
-                    error, report, self.code, lambda entries: begun.append(freezer.freeze(occurrence, wire.clean(nodeid), error, entries))
+                    error, report, self.code, lambda entries: begun.append(self._freeze(occurrence, nodeid, error, entries))
                 )
             finally:
-                told = [copy if isinstance(copy, str) else copy.settle() for copy in begun]
-            fields["frozen"] = {"why_not": told[0]} if isinstance(told[0], str) else told[0]
+                told = [{"why_not": copy} if isinstance(copy, str) else copy.settle() for copy in begun]
+            fields["frozen"] = told[0]
         fields["occurrence"] = occurrence
         if len(self._evidence) > 1000:
             self._evidence.clear()
@@ -385,12 +316,16 @@ class Reporter(_Witness):
         self.delivery.wait_for_first_answer(_FIRST_ANSWER_SECONDS)
         return self.delivery.freeze > 0
 
-    def _freezer_of_run(self) -> Any:
-        if self._freezer is None:
-            from . import freezing, registry
+    def _freeze(self, occurrence: str, nodeid: str, error: BaseException, entries: Any) -> Any:
+        """A copy that is being made, or why none is."""
+        try:
+            if self._freezer is None:
+                from . import freezing, registry
 
-            self._freezer = freezing.Freezer(self.run, registry.runtime_directory(self._env, os.getuid()), self._env, self.ci)
-        return self._freezer
+                self._freezer = freezing.Freezer(self.run, registry.runtime_directory(self._env, os.getuid()), self._env, self.ci)
+            return self._freezer.freeze(occurrence, wire.clean(nodeid), error, entries)
+        except Exception as problem:
+            return wire.clean(f"{type(problem).__name__}: {str(problem)[:300]}")
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         try:
@@ -416,11 +351,11 @@ class Reporter(_Witness):
             if at == 1:
                 test.outcome = "passed"
                 if hasattr(report, "wasxfail"):
-                    test.outcome, test.reason = "xpassed", _reason(report)
+                    test.outcome, test.reason = "xpassed", facts.reason(report)
         elif outcome == "skipped":
             if not test.outcome or at == 1:
                 test.outcome, test.phase = ("xfailed" if hasattr(report, "wasxfail") else "skipped"), _PHASES[at]
-                test.reason = _reason(report)
+                test.reason = facts.reason(report)
         else:
             self._failure(test, report, at)
         if at == 2:
@@ -459,15 +394,13 @@ class Reporter(_Witness):
         test.emitted = True
         record = self._record(test, outcome, _PHASES[at])
         if hasattr(report, "wasxfail"):
-            record["reason"] = _reason(report)
+            record["reason"] = facts.reason(report)
         record["failure"] = fields
         self._emit(record, at_once=True)
 
     def _subtest(self, report: Any) -> None:
         test = self._tests.get(report.nodeid) or self._begin(report.nodeid, report)
-        context = report.context
-        name = " ".join(filter(None, [context.msg and f"[{context.msg}]", _written(context.kwargs)])) or "(subtest)"
-        name = wire.clean(name[:500])
+        name = facts.subtest_name(report.context)
         test.subtests = test.subtests or {}
         count = test.subtests[name] = test.subtests.get(name, 0) + 1
         name = name if count == 1 else f"{name} #{count}"
@@ -483,7 +416,7 @@ class Reporter(_Witness):
             if outcome == "failed":
                 self._failures.append((fields["occurrence"], f"{wire.clean(test.nodeid)} {name}", fields["exception"]["type"]))
         elif outcome != "passed":
-            record["reason"] = _reason(report)
+            record["reason"] = facts.reason(report)
         self._emit(record, at_once="failure" in record)
 
     def _tell_about(self, test: _Test) -> None:
@@ -544,10 +477,10 @@ class Reporter(_Witness):
     def _collection(self, report: Any) -> None:
         nodeid = wire.clean(report.nodeid or ".")
         record: dict[str, Any] = {"ev": "test", "run": self.run, "nodeid": nodeid, "phase": "collect", "attempt": 1}
-        record["at"] = self._stamp(_real.time())
+        record["at"] = self._stamp(real.time())
         record["file"] = nodeid.partition("::")[0]
         if report.outcome == "skipped":
-            record.update(outcome="skipped", reason=_reason(report))
+            record.update(outcome="skipped", reason=facts.reason(report))
             self._emit(record)
             return
         fields = self._evidence_of(report)
@@ -558,7 +491,7 @@ class Reporter(_Witness):
     # Records.
 
     def _emit(self, record: dict[str, Any], at_once: bool = False) -> None:
-        if _real.getpid() == self._pid:
+        if real.getpid() == self._pid:
             self.delivery.add(wire.encode(record) + b"\n", at_once)
 
     def _stamp(self, moment: float) -> str:
@@ -566,41 +499,5 @@ class Reporter(_Witness):
         second = int(moment)
         if second != self._second:
             self._second = second
-            self._moment = "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}".format(*_real.gmtime(second)[:6])
+            self._moment = "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}".format(*real.gmtime(second)[:6])
         return f"{self._moment}.{int((moment - second) * 1e6):06}Z"
-
-
-def _reason(report: Any) -> str | None:
-    reason = getattr(report, "wasxfail", None)
-    if reason is None:
-        reason = report.longrepr
-        if isinstance(reason, tuple) and len(reason) == 3:
-            reason = reason[2]
-        reason = str(reason) if reason is not None else ""
-    reason = str(reason)
-    for start in ("Skipped: ", "reason: "):
-        if reason.startswith(start):
-            reason = reason[len(start) :]
-    return wire.clean(reason[:_MAX_REASON_CHARS]) or None
-
-
-def _written(fields: Any) -> str:
-    """What a subtest was given. Some versions of pytest give us the values, some their reprs, and with xdist the reprs of those."""
-    words = [f"{name}={(value if isinstance(value, str) else _param(value)).strip(_QUOTES)}" for name, value in fields.items()]
-    return f"({', '.join(words[:_MAX_PARAMS])})" if words else ""
-
-
-def _packages() -> dict[str, str]:
-    """Installed packages by the names of their directories, which say the version too: reading what is in them would take long."""
-    found: dict[str, str] = {}
-    for directory in sys.path:
-        try:
-            names = os.listdir(directory) if directory.endswith(("site-packages", "dist-packages")) else ()
-        except OSError:
-            continue
-        for entry in names:
-            if entry.endswith((".dist-info", ".egg-info")) and len(found) < _MAX_PACKAGES:
-                name, _, version = entry.rpartition(".")[0].partition("-")
-                if version:
-                    found.setdefault(wire.clean(name.replace("_", "-").lower()), wire.clean(version.partition("-py")[0]))
-    return found

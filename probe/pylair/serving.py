@@ -52,11 +52,8 @@ class Running:
 
 
 class Server:
-    def __init__(self, app: Any, runtime: str, host: str = "127.0.0.1", port: int | None = None, kind: str = "apps") -> None:
+    def __init__(self, app: Any, runtime: str, host: str = "127.0.0.1", port: int | None = None) -> None:
         self.app = app
-        # Under which name below the runtime directory it is found, and what its entry says beside what all entries do.
-        self.kind = kind
-        self.more: dict[str, Any] = {}
         self.runtime = runtime
         self.host, self.port = host, port
         self.token: str | None = None
@@ -84,7 +81,7 @@ class Server:
 
     def open(self) -> None:
         """Makes the sockets and the entry. Raises OSError, and has then made nothing."""
-        directory = registry.open_directory(self.runtime, self.kind)
+        directory = registry.open_directory(self.runtime)
         start = registry.start_time()
         self._path = os.path.join(directory, f"{os.getpid()}-{start}")
         endpoint = f"{self._path}.sock"
@@ -94,16 +91,26 @@ class Server:
                 tcp = listening.bind_tcp(self.host, self.port)
                 self._tcp = self._listen(tcp)
                 self.token = os.urandom(24).hex()
-            self._wake_read, self._wake_write = (descriptors.move_high(fd) for fd in os.pipe())
-            for fd in (self._wake_read, self._wake_write):
-                os.set_blocking(fd, False)
+            self._make_wake()
             app = self.app
-            self.entry = {**registry.describe(app.app_id, endpoint, start, app.readonly, app.how, app.parent), **self.more}
+            self.entry = registry.describe(app.app_id, endpoint, start, app.readonly, app.how, app.parent)
             registry.remove(f"{self._path}.error")
             self.publish()
         except BaseException:
             self.finish()
             raise
+
+    def adopt(self, listener: _socket.socket, entry: dict[str, Any]) -> None:
+        """Takes over a socket that listens already, with its entry, instead of making both."""
+        self._path = entry["endpoint"][: -len(".sock")]
+        self.entry = entry
+        self._listen(listener)
+        self._make_wake()
+
+    def _make_wake(self) -> None:
+        self._wake_read, self._wake_write = (descriptors.move_high(fd) for fd in os.pipe())
+        for fd in (self._wake_read, self._wake_write):
+            os.set_blocking(fd, False)
 
     def publish(self) -> None:
         """Writes the entry as the app is now."""

@@ -46,7 +46,8 @@ def stacks_of_failure(entries: list[tuple[types.FrameType, int]], with_locals: b
     # What they keep for us is theirs to keep: nobody runs them any more.
     reader.is_traced = True
     frames = [{**reader.frame(frame), "line": line} for frame, line in entries[:_MAX_FRAMES]]
-    found: dict[str, Any] = {"threads": [{"id": _main_thread(), "name": "the failing test", "current": False, "frames": frames}], "tasks": []}
+    thread = {"id": _main_thread(), "name": "the failing test", "current": False, "frames": frames}
+    found: dict[str, Any] = {"threads": [thread], "tasks": []}
     loops = _loops({}, None)
     if loops:
         found["tasks"] = reader.tasks(loops)

@@ -1,8 +1,8 @@
 """The pytest plugin for a project that has nothing of pylair installed, and the script that runs pytest with it. PYTEST_DONT_REWRITE
 
-`pylair test` runs `python DIRECTORY/_pylair_pytest.py [PYTEST ARGUMENTS]`, with `probe.json` (`{"sources": {module: text}}`) beside it. As a
-script it runs pytest as `python -m pytest` would; as the plugin `-p _pylair_pytest` it loads the probe from memory. Its directory is the
-last of `sys.path`, which xdist hands on to its workers, and nothing else in it can be imported.
+`pylair test` runs `python DIRECTORY/_pylair_pytest.py [PYTEST ARGUMENTS]`, with `probe.json` (`{"sources": {module: text}}`) beside it.
+As a script it runs pytest as `python -m pytest` would; as the plugin `-p _pylair_pytest` it loads the probe from memory. Its directory is
+the last of `sys.path`, which xdist hands on to its workers, and nothing else in it can be imported.
 """
 
 import os
