@@ -105,9 +105,11 @@ class _Calls(Calls):
             scratch = self._frames[number] = Scratch()
             # Code that asks where it is shall be where the frame is.
             scratch.namespace.update({name: value for name, value in module.items() if name[:2] == "__"})
-        names = {**module, **frame.f_locals}
-        # Those of pytest's rewritten assertions are of no use to anybody.
-        scratch.refresh({**{name: value for name, value in names.items() if name[:1] != "@"}, "__exception__": self._error})
+        # Its own names come first where they are listed. Those of pytest's rewritten assertions are of no use to anybody.
+        names = {name: value for name, value in frame.f_locals.items() if name[:1] != "@"}
+        names.update((name, value) for name, value in module.items() if name not in names and name[:1] != "@")
+        names["__exception__"] = self._error
+        scratch.refresh(names)
         return scratch
 
     def _names(self, request: dict[str, Any], client: str) -> dict[str, Any]:
