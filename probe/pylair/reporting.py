@@ -8,6 +8,7 @@ rest of the run is not reported, and that is said at its end.
 from __future__ import annotations
 
 import os
+from json.encoder import encode_basestring as _quoted
 from typing import Any, Iterator
 
 import pytest
@@ -33,6 +34,10 @@ class _Witness:
         self._facts = facts.Facts()
         self._root = str(config.rootpath)
         self._code: Any = None
+        # The newest test, what pytest called for it last, and when that test began.
+        self._item: Any = None
+        self._call: Any = None
+        self._at = 0.0
 
     @property
     def code(self) -> Any:
@@ -42,30 +47,19 @@ class _Witness:
             self._code = evidence.Code(self._root)
         return self._code
 
-    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
-    def pytest_runtest_makereport(self, item: Any, call: Any) -> Iterator[None]:
-        outcome = yield
-        excinfo = call.excinfo
-        if excinfo is None and call.when != "setup":
-            return
-        try:
-            report = outcome.get_result()  # type: ignore[attr-defined]
-        except BaseException:
-            # It is raised to pytest when we are done.
-            return
-        try:
-            if call.when == "setup":
-                self.begins(item, call, report)
-            if excinfo is not None and report.outcome == "failed":
-                self.failed(report, excinfo.value, report.nodeid)
-        except Exception as error:
-            self.give_up(error)
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_makereport(self, item: Any, call: Any) -> None:
+        """Only remembers, and lets others answer: a wrapper, which would see the report too, takes longer than all the rest of ours."""
+        self._item, self._call = item, call
+        if call.when == "setup":
+            self._at = call.start
 
     def pytest_exception_interact(self, node: Any, call: Any, report: Any) -> None:
-        """Here for what could not be collected, before pytest reports it."""
-        if getattr(report, "when", None) != "collect":
-            return
+        """What could not be collected, before pytest reports it; and a failure that a plugin holds back to run the test again."""
         try:
+            if getattr(report, "when", None) != "collect":
+                self.look(report, call)
+                return
             error = call.excinfo.value
             if type(error).__name__ == "CollectError" and error.__cause__ is not None:
                 # pytest's own word for whatever a module raised.
@@ -74,8 +68,13 @@ class _Witness:
         except Exception as error:
             self.give_up(error)
 
-    def begins(self, item: Any, call: Any, report: Any) -> None:
-        raise NotImplementedError
+    def look(self, report: Any, call: Any) -> None:
+        """Collects the evidence for a report of a failure, once, if the call that it is about is known."""
+        carried = report.__dict__.get(_CARRIED)
+        if carried is None or (type(carried) is dict and "evidence" not in carried):
+            excinfo = call.excinfo if call is not None and call.when == report.when else None
+            if excinfo is not None and report.outcome == "failed":
+                self.failed(report, excinfo.value, report.nodeid)
 
     def failed(self, report: Any, error: BaseException, nodeid: str | None) -> None:
         raise NotImplementedError
@@ -92,8 +91,18 @@ class _Witness:
 class Worker(_Witness):
     """In an xdist worker."""
 
-    def begins(self, item: Any, call: Any, report: Any) -> None:
-        setattr(report, _CARRIED, {"at": call.start, **self._facts.of(item)})
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Before xdist sends it."""
+        try:
+            if report.when == "setup" and self._item is not None:
+                carried = getattr(report, _CARRIED, None) or {}
+                setattr(report, _CARRIED, {**carried, "at": self._at, **self._facts.of(self._item)})
+            if report.outcome == "failed":
+                self.look(report, self._call)
+            self._call = None
+        except Exception as error:
+            self.give_up(error)
 
     def failed(self, report: Any, error: BaseException, nodeid: str | None) -> None:
         from . import evidence
@@ -149,7 +158,6 @@ class Reporter(_Witness):
         self._began = 0.0
         self._tests: dict[str, _Test] = {}
         self._attempts: dict[str, int] = {}
-        self._item_facts: dict[str, tuple[float, dict[str, Any]]] = {}
         # Evidence of this process, by the number that its report carries.
         self._evidence: dict[int, dict[str, Any]] = {}
         self._occurrences = 0
@@ -286,9 +294,6 @@ class Reporter(_Witness):
 
     # The tests.
 
-    def begins(self, item: Any, call: Any, report: Any) -> None:
-        self._item_facts[report.nodeid] = call.start, self._facts.of(item)
-
     def failed(self, report: Any, error: BaseException, nodeid: str | None) -> None:
         from . import evidence
 
@@ -327,8 +332,12 @@ class Reporter(_Witness):
         except Exception as problem:
             return wire.clean(f"{type(problem).__name__}: {str(problem)[:300]}")
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: Any) -> None:
         try:
+            if report.outcome == "failed":
+                self.look(report, self._call)
+            self._call = None
             self._report(report)
         except Exception as error:
             self.give_up(error)
@@ -368,8 +377,8 @@ class Reporter(_Witness):
         if isinstance(carried, dict):
             test.at = carried.pop("at", None)
             test.facts = {name: carried[name] for name in ("params", "markers") if name in carried}
-        else:
-            test.at, test.facts = self._item_facts.pop(nodeid, (None, {}))
+        elif self._item is not None and self._item.nodeid == nodeid:
+            test.at, test.facts = self._at, self._facts.of(self._item)
         node = report.__dict__.get("node")
         if node is not None:
             test.worker = str(getattr(getattr(node, "gateway", None), "id", "")) or None
@@ -421,17 +430,31 @@ class Reporter(_Witness):
 
     def _tell_about(self, test: _Test) -> None:
         test.emitted = True
+        if test.outcome == "passed" and not test.facts and test.worker is None and test.at is not None and test.line is not None:
+            self._tell_quickly(test)
+            return
         record = self._record(test, test.outcome, test.phase)
         if test.reason is not None:
             record["reason"] = test.reason
         self._emit(record)
+
+    def _tell_quickly(self, test: _Test) -> None:
+        """As `_record` would, for the many tests that passed and of which nothing else is to be told."""
+        setup, call, teardown = test.seconds
+        seconds = f'{{"setup":{setup:.6f},"call":{call:.6f},"teardown":{teardown:.6f}}}'
+        text = (
+            f'{{"ev":"test","run":"{self.run}","nodeid":{_quoted(test.nodeid)},"outcome":"passed","phase":"call","attempt":{test.attempt},'
+            f'"seconds":{seconds},"file":{_quoted(test.file)},"line":{test.line + 1},"at":"{self._stamp(test.at)}"}}\n'
+        )
+        if real.getpid() == self._pid:
+            self.delivery.add(text.encode("utf-8", "replace"))
 
     def _record(self, test: _Test, outcome: str, phase: str) -> dict[str, Any]:
         seconds = test.seconds
         record: dict[str, Any] = {
             "ev": "test",
             "run": self.run,
-            "nodeid": test.nodeid,
+            "nodeid": wire.clean(test.nodeid),
             "outcome": outcome,
             "phase": phase,
             "attempt": test.attempt,

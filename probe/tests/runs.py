@@ -133,7 +133,10 @@ class Place:
             stderr=subprocess.STDOUT,
             timeout=4 * TIMEOUT_SECONDS,
         )
-        return Run(done.returncode, done.stdout.decode("utf-8", "replace"), self.daemon.records if self.daemon else self.spooled())
+        # A machine that is too busy to answer in time has the rest in its spool.
+        taken = self.daemon.records if self.daemon else []
+        records = taken + [record for record in self.spooled() if record not in taken]
+        return Run(done.returncode, done.stdout.decode("utf-8", "replace"), records)
 
     def carried(self) -> Path:
         """What the binary carries, laid out as `pylair test` does."""
