@@ -168,6 +168,7 @@ class Reporter(_Witness):
         self._worker_files: dict[str, str] = {}
         self._second, self._moment = -1, ""
         self._freezer: Any = None
+        self._waited = False
 
     # The run.
 
@@ -318,7 +319,9 @@ class Reporter(_Witness):
 
     def _may_freeze(self) -> bool:
         """Whether the daemon lets failures be frozen. Its first answer may be on its way."""
-        self.delivery.wait_for_first_answer(_FIRST_ANSWER_SECONDS)
+        if not self._waited:
+            self._waited = True
+            self.delivery.wait_for_first_answer(_FIRST_ANSWER_SECONDS)
         return self.delivery.freeze > 0
 
     def _freeze(self, occurrence: str, nodeid: str, error: BaseException, entries: Any) -> Any:
@@ -344,7 +347,7 @@ class Reporter(_Witness):
 
     def _report(self, report: Any) -> None:
         nodeid, when, outcome = report.nodeid, report.when, report.outcome
-        if hasattr(report, "context"):
+        if "context" in report.__dict__:
             self._subtest(report)
             return
         test = self._tests.get(nodeid)
@@ -430,7 +433,8 @@ class Reporter(_Witness):
 
     def _tell_about(self, test: _Test) -> None:
         test.emitted = True
-        if test.outcome == "passed" and not test.facts and test.worker is None and test.at is not None and test.line is not None:
+        plain = not test.facts and test.worker is None and test.at is not None and test.line is not None
+        if test.outcome == "passed" and plain and test.nodeid.isascii():
             self._tell_quickly(test)
             return
         record = self._record(test, test.outcome, test.phase)
@@ -459,7 +463,7 @@ class Reporter(_Witness):
             "phase": phase,
             "attempt": test.attempt,
             "seconds": {"setup": round(seconds[0], 6), "call": round(seconds[1], 6), "teardown": round(seconds[2], 6)},
-            "file": test.file,
+            "file": wire.clean(test.file),
         }
         if test.line is not None:
             record["line"] = test.line + 1
