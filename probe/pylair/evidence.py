@@ -13,7 +13,8 @@ import sys
 from itertools import islice
 from typing import Any, Callable, Iterator, List, Tuple
 
-from . import errors, paths, preview, unwind, wire
+from . import errors, paths, preview, wire
+from .git_state import Code
 
 MAX_MESSAGE_CHARS = 16 << 10
 MAX_TEXT_CHARS = 64 << 10
@@ -38,49 +39,6 @@ _OUTPUTS = (("Captured stdout", "stdout"), ("Captured stderr", "stderr"), ("Capt
 
 # Frames with the lines they were at, innermost first.
 Entries = List[Tuple[Any, int]]
-
-
-class Code:
-    """Tells the project's own files from others, and what they are called below its root."""
-
-    def __init__(self, root: str) -> None:
-        self.root = root.rstrip("/") + "/"
-        self._known: dict[str, tuple[str, bool]] = {}
-        self._libraries: tuple[str, ...] = ()
-
-    def place(self, file: str) -> tuple[str, bool]:
-        """The name of a file, relative to the root if it is below, and whether it is the project's."""
-        known = self._known.get(file)
-        if known is None:
-            if len(self._known) > 10_000:
-                self._known.clear()
-            known = self._known[file] = self._look(file)
-        return known
-
-    def _look(self, file: str) -> tuple[str, bool]:
-        if file.startswith(("<", unwind.OUR_PREFIX)):
-            return wire.clean(file), False
-        if not self._libraries:
-            self._libraries = _library_directories()
-        absolute = os.path.abspath(file)
-        name = absolute[len(self.root) :] if absolute.startswith(self.root) else absolute
-        is_library = absolute.startswith(self._libraries) or "/site-packages/" in absolute or "/dist-packages/" in absolute
-        return wire.clean(name), not is_library
-
-
-def _library_directories() -> tuple[str, ...]:
-    import sysconfig
-
-    found = {os.path.dirname(os.path.abspath(os.__file__))}
-    try:
-        found |= {os.path.abspath(path) for name, path in sysconfig.get_paths().items() if name.endswith(("stdlib", "lib"))}
-    except Exception:
-        pass
-    for name in ("_pytest", "pytest", "pluggy", "xdist"):
-        file = getattr(sys.modules.get(name), "__file__", None)
-        if file:
-            found.add(os.path.dirname(os.path.abspath(file)))
-    return tuple(sorted(path.rstrip("/") + "/" for path in found))
 
 
 def collect(error: BaseException, report: Any, code: Code, meanwhile: Callable[[Entries], None] | None = None) -> dict[str, Any]:

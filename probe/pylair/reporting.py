@@ -13,7 +13,7 @@ from typing import Any, Iterator
 
 import pytest
 
-from . import facts, wire
+from . import facts, git_state, wire
 from .delivery import ANSWER_SECONDS, Delivery
 from .real import real
 
@@ -33,19 +33,11 @@ class _Witness:
         self.problem: str | None = None
         self._facts = facts.Facts()
         self._root = str(config.rootpath)
-        self._code: Any = None
+        self.code = git_state.Code(self._root)
         # The newest test, what pytest called for it last, and when that test began.
         self._item: Any = None
         self._call: Any = None
         self._at = 0.0
-
-    @property
-    def code(self) -> Any:
-        if self._code is None:
-            from . import evidence
-
-            self._code = evidence.Code(self._root)
-        return self._code
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_makereport(self, item: Any, call: Any) -> None:
@@ -116,8 +108,6 @@ class Worker(_Witness):
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
         try:
-            from . import git_state
-
             self.config.workeroutput["pylair"] = {"files": git_state.imported_files(self.code.place), "problem": self.problem}
         except Exception:
             pass
@@ -175,8 +165,6 @@ class Reporter(_Witness):
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
         try:
-            from . import git_state
-
             self._began = real.monotonic()
             self._emit(
                 {"ev": "run", "run": self.run, "at": self._stamp(real.time()), **facts.about(self.config, self._env, self.ci)},
@@ -259,8 +247,6 @@ class Reporter(_Witness):
         if code is None:
             if not seconds:
                 return
-            from . import git_state
-
             self._git.close()
             code = git_state.of_files({**git_state.imported_files(self.code.place), **self._worker_files})
         self._code_told = True
