@@ -203,7 +203,7 @@ impl Places {
 /// A runtime directory whose socket paths would overflow a socket address moves to `/tmp`, under a name made of the long path.
 /// `probe/pylair/registry.py` does the same in apps, hence a hash that is the same everywhere (FNV-1a).
 fn short_enough(path: PathBuf, uid: u32) -> PathBuf {
-    let longest = path.join("apps/4194304-999999999999.sock");
+    let longest = path.join("failures/4194304-999999999999.sock");
     if longest.as_os_str().len() <= MAX_SOCKET_PATH {
         return path;
     }

@@ -27,6 +27,8 @@ class App:
         self.readonly = False
         self.allow_code = False
         self.invoker: Callable[[Callable[[], Any]], Any] | None = None
+        # Interrupts a call that the invoker runs; only where the main thread is our own.
+        self.interrupt_main: Callable[[], None] | None = None
         self.loop: Any = None
         self.screenshot_fn: Callable[[], bytes] | None = None
         self.winshot_fn: Callable[[str], bytes] | None = None

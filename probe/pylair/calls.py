@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, Tuple
 from . import place
 from .paths import Refused, refusal
 from .plain_threads import allocate_lock
-from .scratch import Scratches
+from .scratch import Scratch, Scratches
 from .streams import Capture, Streams
 
 MAX_SOURCE_CHARS_KEPT = 4 << 20
@@ -109,6 +109,14 @@ class Calls:
             except BaseException:
                 return {"refused": f"{request.get('op')} failed, and so did saying why", "kind": "failed"}, b""
 
+    # Whose names count: a client's own, or in a frozen failure those of a frame (frozen.py).
+
+    def _scratch(self, request: dict[str, Any], client: str) -> Scratch:
+        return self._scratches.of(client)
+
+    def _names(self, request: dict[str, Any], client: str) -> dict[str, Any]:
+        return self._scratches.names(client)
+
     # Running code.
 
     def _execute(self, request: dict[str, Any], blob: bytes, send: Send) -> Answer:
@@ -122,7 +130,7 @@ class Calls:
             if self._sources is None:
                 self._sources = executing.Sources(MAX_SOURCE_CHARS_KEPT)
             self._sources.add(call.name, call.source)
-        scratch = self._scratches.of(client)
+        scratch = self._scratch(request, client)
         self._streams.enter()
         try:
             work = call.run(scratch, lambda work: self._run(request, work))
@@ -168,7 +176,7 @@ class Calls:
     def _look(self, request: dict[str, Any], blob: bytes, send: Send) -> Answer:
         from . import look, wire
 
-        names = self._scratches.names(_client(request))
+        names = self._names(request, _client(request))
         run = request.get("run")
         if run is not None and type(run) is not bool:
             raise Refused("bad_request", "run must be true or false")

@@ -173,7 +173,7 @@ def _refuse_size(request: dict[str, Any], pages: int) -> None:
     limit = request.get("max_small_mb")
     # Looking takes longer the more there is, and the whole bounds the part.
     if limit is not None and used > limit:
-        used = _small_pages_mb()
+        used = small_pages_mb()
         if used > limit:
             raise Refused(f"{used} MB of memory are in small pages, over the limit of {limit} MB for checkpoints")
 
@@ -198,7 +198,7 @@ def _resident_pages() -> int:
     return int(fields[1]) if len(fields) > 1 else 0
 
 
-def _small_pages_mb() -> int:
+def small_pages_mb() -> int:
     """Memory that is mapped page by page, which is what makes a fork slow. One 4 KiB table maps 2 MiB."""
     for line in descriptors.read_proc("/proc/self/status").splitlines():
         if line.startswith(b"VmPTE:"):

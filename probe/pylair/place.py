@@ -51,6 +51,8 @@ class Work:
         self._thread: int | None = None
         self._task: Any = None
         self._loop: Any = None
+        # Interrupts the main thread, where that is ours and does nothing but run calls.
+        self.interrupt_main: Callable[[], None] | None = None
 
     def take(self) -> bool:
         """Whether the caller of this is the one to run it. An invoker may call twice, or after it was given up."""
@@ -146,6 +148,10 @@ class Work:
                 self.error = KeyboardInterrupt()
                 self.finished.set()
                 return None
+            if self.interrupt_main is not None:
+                self.interrupts += 1
+                self.capture.interrupt(self.interrupt_main, self.interrupt)
+                return None
             where = "the app's main thread" if self.ran_on == MAIN else "the app's event loop"
             return f"it runs on {where}, and an interrupt would hit the app"
         if self._thread is None:
@@ -188,6 +194,7 @@ def run(app: Any, work: Work) -> None:
         else:
             _on_loop(work, loop, work.begin_task, loop)
     elif invoker is not None:
+        work.interrupt_main = getattr(app, "interrupt_main", None)
         _by_invoker(work, invoker)
     elif loop is not None:
         _on_loop(work, loop, work.on_their_thread)

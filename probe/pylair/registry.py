@@ -15,7 +15,7 @@ from . import wire
 
 # The longest path that fits a Unix socket address, and the longest name below the runtime directory. As in `src/config.rs`.
 _MAX_SOCKET_PATH = 107
-_LONGEST_NAME = "apps/4194304-999999999999.sock"
+_LONGEST_NAME = "failures/4194304-999999999999.sock"
 
 MAX_ID_CHARS = 64
 _MAX_ARGUMENTS = 32
@@ -34,6 +34,18 @@ def runtime_directory(env: dict[str, str], uid: int) -> str:
     return _short_enough(os.path.join(xdg, "pylair") if xdg.startswith("/") else f"/tmp/pylair-{uid}", uid)
 
 
+def state_directory(env: dict[str, str]) -> str:
+    """Where the daemon of this environment keeps what it can do without, such as logs."""
+    home = env.get("PYLAIR_HOME")
+    if home:
+        return os.path.join(home, "state")
+    xdg = env.get("XDG_STATE_HOME", "")
+    if xdg.startswith("/"):
+        return os.path.join(xdg, "pylair")
+    home = env.get("HOME", "")
+    return os.path.join(home if home.startswith("/") else "/", ".local/state/pylair")
+
+
 def _short_enough(path: str, uid: int) -> str:
     """A directory in which socket paths would be too long is replaced by one in `/tmp`, under a name made of the path (FNV-1a)."""
     name = os.fsencode(path)
@@ -45,10 +57,10 @@ def _short_enough(path: str, uid: int) -> str:
     return f"/tmp/pylair-{uid}-{number:016x}"
 
 
-def open_directory(runtime: str) -> str:
+def open_directory(runtime: str, name: str = "apps") -> str:
     """The registry in a runtime directory, made if need be, private to the user. Raises OSError when it is somebody else's."""
     runtime = os.path.abspath(runtime)
-    directory = os.path.join(runtime, "apps")
+    directory = os.path.join(runtime, name)
     for path in (runtime, directory):
         if not os.path.isdir(path):
             os.makedirs(path, mode=0o700, exist_ok=True)

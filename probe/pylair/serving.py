@@ -91,9 +91,7 @@ class Server:
                 tcp = listening.bind_tcp(self.host, self.port)
                 self._tcp = self._listen(tcp)
                 self.token = os.urandom(24).hex()
-            self._wake_read, self._wake_write = (descriptors.move_high(fd) for fd in os.pipe())
-            for fd in (self._wake_read, self._wake_write):
-                os.set_blocking(fd, False)
+            self._make_wake()
             app = self.app
             self.entry = registry.describe(app.app_id, endpoint, start, app.readonly, app.how, app.parent)
             registry.remove(f"{self._path}.error")
@@ -101,6 +99,18 @@ class Server:
         except BaseException:
             self.finish()
             raise
+
+    def adopt(self, listener: _socket.socket, entry: dict[str, Any]) -> None:
+        """Takes over a socket that listens already, with its entry, instead of making both."""
+        self._path = entry["endpoint"][: -len(".sock")]
+        self.entry = entry
+        self._listen(listener)
+        self._make_wake()
+
+    def _make_wake(self) -> None:
+        self._wake_read, self._wake_write = (descriptors.move_high(fd) for fd in os.pipe())
+        for fd in (self._wake_read, self._wake_write):
+            os.set_blocking(fd, False)
 
     def publish(self) -> None:
         """Writes the entry as the app is now."""

@@ -40,6 +40,22 @@ def stacks(with_locals: bool, loop: Any = None) -> dict[str, Any]:
     return found
 
 
+def stacks_of_failure(entries: list[tuple[types.FrameType, int]], with_locals: bool) -> dict[str, Any]:
+    """The same of a frozen failure: the frames that an exception passed and their lines, innermost first, in place of the threads."""
+    reader = _Reader(with_locals)
+    # What they keep for us is theirs to keep: nobody runs them any more.
+    reader.is_traced = True
+    frames = [{**reader.frame(frame), "line": line} for frame, line in entries[:_MAX_FRAMES]]
+    thread = {"id": _main_thread(), "name": "the failing test", "current": False, "frames": frames}
+    found: dict[str, Any] = {"threads": [thread], "tasks": []}
+    loops = _loops({}, None)
+    if loops:
+        found["tasks"] = reader.tasks(loops)
+    if reader.cut:
+        found["cut"] = True
+    return found
+
+
 class _Reader:
     def __init__(self, with_locals: bool) -> None:
         self.with_locals = with_locals
@@ -62,13 +78,13 @@ class _Reader:
                 self.cut = True
                 break
             thread: dict[str, Any] = {"id": number, "name": names.get(number, ""), "current": False}
-            thread["frames"] = [self._frame(frame) for frame in stack if not frame.f_code.co_filename.startswith(unwind.OUR_PREFIX)]
+            thread["frames"] = [self.frame(frame) for frame in stack if not frame.f_code.co_filename.startswith(unwind.OUR_PREFIX)]
             if cut:
                 thread["more_frames"] = cut
             found.append(thread)
         return found
 
-    def _frame(self, frame: types.FrameType) -> dict[str, Any]:
+    def frame(self, frame: types.FrameType) -> dict[str, Any]:
         code = frame.f_code
         name = getattr(code, "co_qualname", None) or code.co_name
         told: dict[str, Any] = {"function": name, "file": wire.clean(code.co_filename), "line": frame.f_lineno or code.co_firstlineno}
@@ -81,6 +97,9 @@ class _Reader:
         values = _locals_of(frame, self.is_traced)
         listed = []
         for name, value in islice(values.items(), _MAX_LOCALS):
+            if name[:1] == "@":
+                # Made by pytest, which rewrites assertions.
+                continue
             self._values -= 1
             if self._values <= 0:
                 self.cut = True
@@ -106,7 +125,7 @@ class _Reader:
             "id": id(task),
             "state": "running" if running else "waiting" if waiter is not None else "ready",
             "coroutine": _coroutine_name(coroutine),
-            "frames": [self._frame(frame) for frame in reversed(frames)],
+            "frames": [self.frame(frame) for frame in reversed(frames)],
             "awaits": waits.awaits.get(id(task), [])[:_MAX_LINKS],
             "awaited_by": waits.awaited_by.get(id(task), [])[:_MAX_LINKS],
         }

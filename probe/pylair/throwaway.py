@@ -74,7 +74,7 @@ def interrupt() -> None:
 def _run_from(jobs: list[Job], outcomes: list[Outcome], deadline: float) -> None:
     """One copy: runs the jobs that have no outcome yet, and leaves with at least one outcome more."""
     reading, writing = os.pipe()
-    silence = _ChildSignal()
+    silence = ChildSignal()
     parent = os.getpid()
     pid = 0
     status: int | None = None
@@ -168,7 +168,7 @@ def _end(pid: int) -> int | None:
         return None
 
 
-class _ChildSignal:
+class ChildSignal:
     """Keeps the SIGCHLD of the copy from a handler of the program's."""
 
     def __init__(self) -> None:
@@ -221,7 +221,7 @@ def _isolate(writing: int, deadline: float) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, max(0.1, deadline - time.monotonic()) + 1)
     children.frozen.clear()
-    _disarm_descriptors(writing)
+    disarm_descriptors(writing)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     pages = int(descriptors.read_proc("/proc/self/statm").split()[0])
     _, most = resource.getrlimit(resource.RLIMIT_AS)
@@ -229,7 +229,7 @@ def _isolate(writing: int, deadline: float) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit if most == resource.RLIM_INFINITY else min(limit, most), most))
 
 
-def _disarm_descriptors(writing: int) -> None:
+def disarm_descriptors(writing: int) -> None:
     """Nothing that is written, sent or read reaches the process that asked or anybody it talks to."""
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for fd in (0, 1, 2):

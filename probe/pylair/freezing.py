@@ -1,0 +1,210 @@
+"""Makes a frozen copy of a test process at a failure, by `fork`, while the frames of the failure are alive. Called by reporting.py.
+
+The copy is nobody's child: the process between it and the test's gives up the descriptors, takes a process session of its own, forks once
+more and ends. Meanwhile the test's process goes on with the evidence; it waits for the copy's pid only when that is done. What the copy
+does then is frozen.py's. Where a fork is not safe none is made, and the failure says why.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import sys
+from typing import Any
+
+from . import checkpoint, descriptors, listening, registry, throwaway, wire
+from .paths import NoWarnings
+from .real import real
+
+MAX_COPIES = 200
+# What all forks of a run may take from it.
+MAX_SECONDS = 1.0
+# Whoever is to end a copy may be gone.
+MAX_AGE_SECONDS = 24 * 3600.0
+LOOK_SECONDS = 30.0
+# A fork takes as long as there are small pages to share.
+_MAX_SMALL_MB = 1000
+_ITS_OWN = (signal.SIGKILL, signal.SIGSTOP)
+
+
+class Copy:
+    """A copy that is being made, seen from the test's process."""
+
+    def __init__(self, between: int, reading: int, silence: Any) -> None:
+        self._between = between
+        self._reading = reading
+        self._silence = silence
+
+    def settle(self) -> dict[str, Any]:
+        """Waits until the copy has a pid and nothing of the test's. Returns the `frozen` of the evidence."""
+        try:
+            said = b""
+            while True:
+                data = real.read(self._reading, 4096)
+                if not data:
+                    break
+                said += data
+        except OSError:
+            said = b""
+        finally:
+            real.close(self._reading)
+            try:
+                real.waitpid(self._between, 0)
+            except ChildProcessError:
+                # The test ignores SIGCHLD.
+                pass
+            self._silence.end(self._between)
+        if said.isdigit():
+            return {"pid": int(said)}
+        return {"why_not": f"the copy failed: {said.decode('utf-8', 'replace') or 'it ended'}"}
+
+
+class Freezer:
+    """Makes the copies of one run."""
+
+    def __init__(self, run: str, runtime: str, env: dict[str, str], ci: bool) -> None:
+        self._run = run
+        self._runtime = runtime
+        self._made = 0
+        self._seconds = 0.0
+        wish = env.get("PYLAIR_FREEZE", "")
+        self._never: str | None = None
+        if not sys.platform.startswith("linux"):
+            self._never = "only Linux has frozen failures"
+        elif wish == "0":
+            self._never = "PYLAIR_FREEZE=0 switches frozen failures off"
+        elif ci and not wish:
+            self._never = "none is made under CI; PYLAIR_FREEZE=1 asks for it"
+
+    def freeze(self, occurrence: str, nodeid: str, error: BaseException, entries: list[tuple[Any, int]]) -> Copy | str:
+        """Begins a copy that keeps these frames, innermost first. Returns why not, if not."""
+        why_not = self._never or self._refusal()
+        if why_not is not None:
+            return why_not
+        story = {"occurrence": occurrence, "run": self._run, "nodeid": nodeid}
+        began = real.process_time()
+        reading, writing = real.pipe()
+        silence = throwaway.ChildSignal()
+        parent = real.getpid()
+        between = 0
+        try:
+            with NoWarnings():
+                between = real.fork()
+        except OSError as failure:
+            silence.end(0)
+            real.close(reading)
+            real.close(writing)
+            return f"no copy could be made: {failure.strerror}"
+        finally:
+            # An interrupt in the copy must not go on as if it were the test's process.
+            if not between and real.getpid() != parent:
+                try:
+                    _leave(writing, self._runtime, story, error, entries)
+                finally:
+                    real.exit(1)
+        real.close(writing)
+        self._made += 1
+        self._seconds += real.process_time() - began
+        return Copy(between, reading, silence)
+
+    def _refusal(self) -> str | None:
+        if self._made >= MAX_COPIES or self._seconds > MAX_SECONDS:
+            return f"{self._made} copies were made of this run, which took {self._seconds:.1f} s of it"
+        others = checkpoint.other_threads()
+        if others:
+            listed = ", ".join(others[:5]) + (", …" if len(others) > 5 else "")
+            return f"{len(others)} other thread{' is' if len(others) == 1 else 's are'} alive: {listed}"
+        if checkpoint.small_pages_mb() > _MAX_SMALL_MB:
+            return f"more than {_MAX_SMALL_MB} MB of memory are in small pages, and a copy would take long"
+        return None
+
+
+def _leave(writing: int, runtime: str, story: dict[str, Any], error: BaseException, entries: list[tuple[Any, int]]) -> None:
+    """In the process between: leaves the test's behind, and makes the copy. Never returns."""
+    try:
+        sys.settrace(None)
+        sys.setprofile(None)
+        real.setsid()
+        throwaway.disarm_descriptors(writing)
+        with NoWarnings():
+            if real.fork():
+                real.exit(0)
+    except BaseException as failure:
+        real.write(writing, f"{type(failure).__name__}: {failure}".encode()[:500])
+        real.exit(1)
+    try:
+        real.write(writing, str(real.getpid()).encode())
+        real.close(writing)
+        _quieten()
+        listener, entry = _register(runtime, story, entries)
+        if _is_visited(listener, entry):
+            from . import frozen
+
+            frozen.serve(listener, entry, error, entries)
+    finally:
+        real.exit(0)
+
+
+def _register(runtime: str, story: dict[str, Any], entries: list[tuple[Any, int]]) -> tuple[Any, dict[str, Any]]:
+    """Listens, and says so in the registry. Imports nothing: most copies are never asked anything, and there may be many."""
+    start = registry.start_time()
+    path = os.path.join(registry.open_directory(runtime, "failures"), f"{os.getpid()}-{start}")
+    listener = listening.bind_unix(f"{path}.sock")
+    listener.listen(listening.BACKLOG)
+    entry = registry.describe(f"failure-{story['occurrence']}"[: registry.MAX_ID_CHARS], f"{path}.sock", start, False, "frozen", None)
+    entry.update(story, frames=[_told(*entry) for entry in entries])
+    registry.write(f"{path}.json", entry)
+    return listener, entry
+
+
+def _told(frame: Any, line: int) -> dict[str, Any]:
+    code = frame.f_code
+    return {"function": wire.clean(getattr(code, "co_qualname", None) or code.co_name), "file": wire.clean(code.co_filename), "line": line}
+
+
+def _is_visited(listener: Any, entry: dict[str, Any]) -> bool:
+    """Waits for the first visitor. False when the copy is to end."""
+    waiting = real.poll()
+    waiting.register(listener.fileno(), select.POLLIN)
+    until = real.monotonic() + MAX_AGE_SECONDS
+    while real.monotonic() < until and is_left(entry):
+        if waiting.poll(LOOK_SECONDS * 1000):
+            return True
+    return False
+
+
+def _quieten() -> None:
+    """In the copy: nothing that the test or its tools arranged for shall happen here."""
+    gc.freeze()
+    for number in signal.valid_signals():
+        if number not in _ITS_OWN and callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    for number in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    monitoring = getattr(sys, "monitoring", None)
+    for tool in range(6) if monitoring is not None else ():
+        if monitoring.get_tool(tool) is not None:
+            monitoring.set_events(tool, 0)
+            monitoring.free_tool_id(tool)
+    faulthandler = sys.modules.get("faulthandler")
+    if faulthandler is not None:
+        # Not its timer: that has a thread, which is not here, and it would wait for it.
+        faulthandler.disable()  # type: ignore[attr-defined]
+    try:
+        # When memory is short, it is copies that go.
+        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, b"1000")
+        finally:
+            os.close(fd)
+    except OSError:
+        pass
+
+
+def is_left(entry: dict[str, Any]) -> bool:
+    """Whether the entry of a copy is still there: whoever removes it wants the copy to end."""
+    return bool(descriptors.read_proc(entry["endpoint"][: -len("sock")] + "json"))

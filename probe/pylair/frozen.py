@@ -1,0 +1,125 @@
+"""A frozen failure: what a copy of a test process does, an app whose names are those of the frames of the failure. Called by freezing.py.
+
+The main thread is the copy's own: it runs the code of calls, one after the other, below the frames of the test, to which it never returns.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import time
+from collections import deque
+from typing import Any, Callable
+
+from . import executing, freezing, wire
+from .app import App
+from .calls import Answer, Calls
+from .paths import Refused
+from .plain_threads import allocate_lock, load_what_ending_needs
+from .scratch import Scratch
+from .serving import Server
+
+
+def serve(listener: Any, entry: dict[str, Any], error: BaseException, entries: list[tuple[Any, int]]) -> None:
+    """Serves until the copy is told to end."""
+    import threading  # noqa: F401
+
+    load_what_ending_needs()
+    app = _Frozen()
+    app.how, app.app_id = "frozen", entry["app_id"]
+    app.calls = _Calls(app, error, entries)
+    main = _MainThread()
+    app.invoker, app.interrupt_main = main.invoke, main.interrupt
+    server = Server(app, "")
+    server.adopt(listener, entry)
+    app.calls.start()
+    app._server = server
+    server.start_thread()
+    main.run(server)
+
+
+class _Frozen(App):
+    def ended(self, server: Server, detached: bool) -> None:
+        server.finish()
+        os._exit(0)
+
+
+class _MainThread:
+    """Runs calls, and can be interrupted while one runs."""
+
+    def __init__(self) -> None:
+        self._calls: deque[Callable[[], Any]] = deque()
+        self._wake = allocate_lock()
+        self._ident = _thread.get_ident()
+        self._began = time.monotonic()
+        signal.signal(signal.SIGINT, self._on_interrupt)
+
+    def invoke(self, call: Callable[[], Any]) -> None:
+        """On a call's thread. Does not wait."""
+        self._calls.append(call)
+        if self._wake.locked():
+            try:
+                self._wake.release()
+            except RuntimeError:
+                pass
+
+    def interrupt(self) -> None:
+        signal.pthread_kill(self._ident, signal.SIGINT)
+
+    def _on_interrupt(self, number: int, frame: Any) -> None:
+        # Only below the code of a call, and never in what runs it: that has to come to its end.
+        while frame is not None:
+            if frame.f_code is executing.Call._plainly.__code__:
+                raise KeyboardInterrupt
+            frame = frame.f_back
+
+    def run(self, server: Server) -> None:
+        while time.monotonic() - self._began < freezing.MAX_AGE_SECONDS and freezing.is_left(server.entry):
+            self._wake.acquire(True, freezing.LOOK_SECONDS)
+            while self._calls:
+                self._calls.popleft()()
+        server.finish()
+
+
+class _Calls(Calls):
+    """Calls whose names are those of a frame, over its module's; what they assign stays with the frame."""
+
+    def __init__(self, app: Any, error: BaseException, entries: list[tuple[Any, int]]) -> None:
+        super().__init__(app)
+        self._error = error
+        self._entries = entries
+        self._frames: dict[int, Scratch] = {}
+
+    def _scratch(self, request: dict[str, Any], client: str) -> Scratch:
+        number = request.get("frame")
+        if number is None:
+            number = 1
+        if type(number) is not int or not 1 <= number <= len(self._entries):
+            count = len(self._entries)
+            raise Refused("bad_request", f"there is no frame {number!r}", f"the frames are 1, the innermost, to {count}" if count else None)
+        scratch = self._frames.get(number)
+        frame = self._entries[number - 1][0]
+        module = frame.f_globals
+        if scratch is None:
+            scratch = self._frames[number] = Scratch()
+            # Code that asks where it is shall be where the frame is.
+            scratch.namespace.update({name: value for name, value in module.items() if name[:2] == "__"})
+        # Its own names come first where they are listed. Those of pytest's rewritten assertions are of no use to anybody.
+        names = {name: value for name, value in frame.f_locals.items() if name[:1] != "@"}
+        names.update((name, value) for name, value in module.items() if name not in names and name[:1] != "@")
+        names["__exception__"] = self._error
+        scratch.refresh(names)
+        return scratch
+
+    def _names(self, request: dict[str, Any], client: str) -> dict[str, Any]:
+        return dict(self._scratch(request, client).namespace)
+
+    def _stacks(self, request: dict[str, Any]) -> Answer:
+        from . import tasks
+
+        wanted = request.get("locals", True)
+        if type(wanted) is not bool:
+            raise Refused("bad_request", "locals must be true or false")
+        found = tasks.stacks_of_failure(self._entries, wanted)
+        return {}, wire.dumps(found)

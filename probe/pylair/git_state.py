@@ -1,0 +1,262 @@
+"""Which code a test run tests: commit, differences and untracked files by git, else the imported files. Called by reporting.py.
+
+git runs beside the run: it is started when that begins, as nobody's child, so that a test that waits for any child does not meet it, and
+its answer is read from a pipe whenever there is time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import select
+import sys
+import time
+from typing import Any
+
+from . import descriptors, unwind, wire
+
+MAX_CHANGED = 200
+_MAX_OUTPUT_BYTES = 4 << 20
+_MAX_FILES = 2000
+_MAX_FILE_BYTES = 1 << 20
+_END = b"\0pylair\0"
+
+# Each part ends with a NUL; the names of `status` have more of them and come last.
+_SCRIPT = r"""
+g() { git -c core.fsmonitor=false "$@" 2>/dev/null </dev/null; }
+look() {
+  cd "$1" || exit
+  [ -n "$(g ls-files -- . | head -c 1)" ] || exit
+  g rev-parse --verify HEAD || exit
+  printf '\0'; g symbolic-ref -q --short HEAD
+  printf '\0'; g rev-parse --show-toplevel
+  printf '\0'; g diff HEAD --no-ext-diff --no-textconv --no-color --binary | git hash-object --stdin 2>/dev/null
+  printf '\0'; g status --porcelain=v1 -z --no-renames --untracked-files=all | head -c 2000000
+  printf '\0pylair\0'
+}
+look "$1" &
+"""
+
+# What runs leave behind, which is no code.
+_LEFTOVERS = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".tox", ".nox", "htmlcov", "node_modules")
+_LEFTOVER_ENDINGS = (".pyc", ".pyo", ".log", ".egg-info", ".swp", "~")
+_LEFTOVER_NAMES = (".coverage", "coverage.xml", "junit.xml", "report.xml")
+
+
+class Git:
+    """git at work on a directory. `answer` is None until it has told everything, and for good where there is no git."""
+
+    def __init__(self, root: str) -> None:
+        self.answer: dict[str, Any] | None = None
+        self._root = root
+        self._fd = -1
+        self._data = bytearray()
+        try:
+            self._start()
+        except Exception:
+            self.close()
+
+    def _start(self) -> None:
+        import subprocess
+
+        env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        env.update(GIT_OPTIONAL_LOCKS="0", GIT_TERMINAL_PROMPT="0", LC_ALL="C")
+        reading, writing = os.pipe()
+        self._fd = descriptors.move_high(reading)
+        os.set_blocking(self._fd, False)
+        try:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", _SCRIPT, "pylair", self._root],
+                stdin=subprocess.DEVNULL,
+                stdout=writing,
+                stderr=subprocess.DEVNULL,
+                env=env,
+                start_new_session=True,
+            )
+        finally:
+            os.close(writing)
+        # It only starts what works.
+        process.wait(5)
+
+    def read(self, seconds: float = 0.0) -> bool:
+        """Takes in what has come. Whether there is nothing more to wait for."""
+        deadline = time.monotonic() + seconds
+        while self._fd >= 0:
+            try:
+                data = os.read(self._fd, 1 << 16)
+            except BlockingIOError:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                waiting = select.poll()
+                waiting.register(self._fd, select.POLLIN)
+                waiting.poll(int(left * 1000) + 1)
+                continue
+            except OSError:
+                data = b""
+            self._data += data
+            if not data or len(self._data) > _MAX_OUTPUT_BYTES:
+                self.close()
+                self._understand()
+        return True
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            try:
+                os.close(fd)
+            except OSError:
+                pass
+
+    def _understand(self) -> None:
+        data = bytes(self._data)
+        parts = data[: -len(_END)].split(b"\0") if data.endswith(_END) else []
+        if len(parts) < 5:
+            return
+        commit, branch, top, difference = (os.fsdecode(part.strip(b"\n")) for part in parts[:4])
+        states = [os.fsdecode(state) for state in parts[4:] if len(state) > 3]
+        changed = [state for state in states if not _is_leftover(state[3:])]
+        digest = hashlib.sha256(f"{commit}\0{difference}".encode("utf-8", "surrogateescape"))
+        for state in sorted(changed)[:_MAX_FILES]:
+            if state.startswith("??"):
+                digest.update(f"\0{state[3:]}\0".encode("utf-8", "surrogateescape"))
+                digest.update(_content(os.path.join(top, state[3:])))
+        self.answer = {
+            "hash": digest.hexdigest()[:40],
+            "how": "git",
+            "commit": commit,
+            "branch": wire.clean(branch) or None,
+            "dirty": bool(changed),
+            "changed": [wire.clean(state[3:]) for state in changed[:MAX_CHANGED]],
+        }
+
+
+def _is_leftover(path: str) -> bool:
+    names = path.rstrip("/").split("/")
+    last = names[-1]
+    if last.endswith(_LEFTOVER_ENDINGS) or last.startswith(_LEFTOVER_NAMES):
+        return True
+    return any(name in _LEFTOVERS for name in names)
+
+
+def remote_of(root: str) -> str | None:
+    """The address of the repository that a directory is in, as its configuration says, without credentials. Runs nothing."""
+    try:
+        config = _configuration(root)
+        if config is None:
+            return None
+        with open(config, encoding="utf-8", errors="replace") as file:
+            lines = file.read(_MAX_FILE_BYTES).splitlines()
+    except (OSError, ValueError):
+        return None
+    inside = False
+    for line in lines:
+        line = line.strip()
+        if line.startswith("["):
+            inside = line.replace(" ", "") == '[remote"origin"]'
+        elif inside and line.partition("=")[0].strip().lower() == "url":
+            return _without_credentials(line.partition("=")[2].strip().strip('"')) or None
+    return None
+
+
+def _configuration(root: str) -> str | None:
+    """The path of a repository's configuration; that of a second work tree is its repository's."""
+    directory = os.path.abspath(root)
+    while not os.path.exists(os.path.join(directory, ".git")):
+        above = os.path.dirname(directory)
+        if above == directory:
+            return None
+        directory = above
+    place = os.path.join(directory, ".git")
+    if os.path.isfile(place):
+        with open(place, encoding="utf-8", errors="replace") as file:
+            place = os.path.join(directory, file.read(4096).partition("gitdir:")[2].strip())
+        common = os.path.join(place, "commondir")
+        if os.path.isfile(common):
+            with open(common, encoding="utf-8", errors="replace") as file:
+                place = os.path.join(place, file.read(4096).strip())
+    return os.path.join(place, "config")
+
+
+def _without_credentials(remote: str) -> str:
+    scheme, found, rest = remote.partition("://")
+    if not found:
+        return wire.clean(remote)
+    host, slash, path = rest.partition("/")
+    return wire.clean(f"{scheme}://{host.rpartition('@')[2]}{slash}{path}")
+
+
+def _content(path: str) -> bytes:
+    """The hash of a file, or of its size and time if it is large."""
+    try:
+        status = os.stat(path)
+        if status.st_size > _MAX_FILE_BYTES:
+            return f"{status.st_size} {status.st_mtime_ns}".encode()
+        with open(path, "rb") as file:
+            return hashlib.sha256(file.read(_MAX_FILE_BYTES)).digest()
+    except (OSError, ValueError):
+        return b""
+
+
+def imported_files(is_own: Any) -> dict[str, str]:
+    """The files below the project's root that were imported; `is_own` says their names there, and whether they are the project's."""
+    found: dict[str, str] = {}
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__dict__", {}).get("__file__")
+        if type(file) is not str or len(found) >= _MAX_FILES:
+            continue
+        name, own = is_own(file)
+        if own and not name.startswith("/") and name not in found:
+            found[name] = _content(file).hex()
+    return found
+
+
+def of_files(files: dict[str, str]) -> dict[str, Any]:
+    """The fields of a `code` record without git."""
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        digest.update(f"{name}\0{files[name]}\0".encode("utf-8", "surrogateescape"))
+    return {"hash": digest.hexdigest()[:40], "how": "files", "dirty": False, "changed": []}
+
+
+class Code:
+    """Tells the project's own files from others, and what they are called below its root."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root.rstrip("/") + "/"
+        self._known: dict[str, tuple[str, bool]] = {}
+        self._libraries: tuple[str, ...] = ()
+
+    def place(self, file: str) -> tuple[str, bool]:
+        """The name of a file, relative to the root if it is below, and whether it is the project's."""
+        known = self._known.get(file)
+        if known is None:
+            if len(self._known) > 10_000:
+                self._known.clear()
+            known = self._known[file] = self._look(file)
+        return known
+
+    def _look(self, file: str) -> tuple[str, bool]:
+        if file.startswith(("<", unwind.OUR_PREFIX)):
+            return wire.clean(file), False
+        if not self._libraries:
+            self._libraries = _library_directories()
+        absolute = os.path.abspath(file)
+        name = absolute[len(self.root) :] if absolute.startswith(self.root) else absolute
+        is_library = absolute.startswith(self._libraries) or "/site-packages/" in absolute or "/dist-packages/" in absolute
+        return wire.clean(name), not is_library
+
+
+def _library_directories() -> tuple[str, ...]:
+    import sysconfig
+
+    found = {os.path.dirname(os.path.abspath(os.__file__))}
+    try:
+        found |= {os.path.abspath(path) for name, path in sysconfig.get_paths().items() if name.endswith(("stdlib", "lib"))}
+    except Exception:
+        pass
+    for name in ("_pytest", "pytest", "pluggy", "xdist"):
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file:
+            found.add(os.path.dirname(os.path.abspath(file)))
+    return tuple(sorted(path.rstrip("/") + "/" for path in found))

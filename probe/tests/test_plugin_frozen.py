@@ -1,0 +1,275 @@
+"""Frozen failures: a copy of the test process that can be asked, and that nobody notices otherwise."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from runs import Place, start_time
+from visitor import Visit, wait_for
+
+
+@pytest.fixture
+def place():
+    place = Place()
+    place.listen(freeze=10)
+    yield place
+    place.close()
+
+
+def result(visit, code, **fields):
+    done = visit.run(code, **fields)
+    assert done.get("outcome") == "ok", done
+    return done["result"]
+
+
+def look(visit, op, **fields):
+    header, blob = visit.ask(op, **fields)
+    assert "refused" not in header, header
+    return json.loads(blob)
+
+
+def test_code_runs_in_the_failing_frame(place):
+    ran = place.run(place.project("none_value"))
+    record = ran.test("test_unknown_account")
+    visit = place.visit(record)
+    assert visit.hello["app"]["how"] == "frozen"
+    assert visit.hello["app"]["nodeid"] == record["nodeid"]
+    assert visit.hello["app"]["run"] == record["run"]
+    frames = [(frame["function"], frame["line"]) for frame in visit.hello["app"]["frames"]]
+    assert frames == [(frame["function"], frame["line"]) for frame in record["failure"]["frames"]]
+    assert frames[0] == ("owner_of", 15)
+    assert result(visit, "account, number") == "(None, 2)"
+    assert result(visit, "__name__") == "'accounts'"
+    # The failing function again, with other arguments.
+    assert result(visit, "owner_of(1)") == "'ANN'"
+    assert result(visit, "__exception__").startswith("AttributeError(")
+
+
+def test_any_frame_by_its_number(place):
+    visit = place.visit(place.run(place.project("wrong_mock_path")).test("test_patched_where_it_is_not_used"))
+    assert result(visit, "__name__, price") == "('payment', 3)"
+    assert result(visit, "__name__, price", frame=2) == "('shop', 3)"
+    assert result(visit, "__name__", frame=3) == "'test_shop'"
+    visit.run("price = 7; extra = 1", frame=2)
+    assert result(visit, "price + extra", frame=2) == "8"
+    assert result(visit, "price") == "3"
+    refused = visit.run("1", frame=4)
+    assert (refused["kind"], refused["hint"]) == ("bad_request", "the frames are 1, the innermost, to 3")
+
+
+def test_looking(place):
+    visit = place.visit(place.run(place.project("none_value")).test("test_unknown_account"))
+    variables = [variable["name"] for variable in look(visit, "inspect")["variables"]]
+    assert set(variables[:2]) == {"account", "number"}
+    assert look(visit, "inspect", path="ACCOUNTS[1]")["attributes"][0]["preview"] == "'ann'"
+    assert "owner_of(2)" in look(visit, "source", path="test_unknown_account", frame=2)["source"]
+    matches = look(visit, "complete", blob=b"acc", cursor=3)["matches"]
+    assert {"account"} <= {match["text"] for match in matches}
+    (thread,) = look(visit, "stacks")["threads"]
+    assert [frame["function"] for frame in thread["frames"]] == ["owner_of", "test_unknown_account"]
+    assert {"name": "account", "value": "None"} in thread["frames"][0]["locals"]
+
+
+def test_setup_and_teardown_are_frozen_too_and_collection_is_not(place):
+    ran = place.run(place.project("fixture_error"))
+    assert result(place.visit(ran.test("test_rows")), "self.address") == "'db.example:5432'"
+    ran = place.run(place.project("teardown_error"))
+    assert result(place.visit(ran.test("test_passes", phase="teardown")), "__name__") == "'test_teardown'"
+    ran = place.run(place.project("missing_import"))
+    assert "frozen" not in ran.failure("test_report.py")
+
+
+def test_code_runs_on_the_main_thread_and_can_be_interrupted(place):
+    record = place.run(place.project("assertion")).test("test_discount_of_a_small_sum")
+    visit, other = place.visit(record), place.visit(record)
+    code = "import threading; threading.current_thread() is threading.main_thread()"
+    assert visit.run(code)["ran_on"] == "main"
+    assert result(visit, code) == "True"
+    number = visit.send("execute", b"import time\nwhile True: time.sleep(60)", client="a")
+    wait_for(lambda: other.status()["running"], "the call runs")
+    # It may not have begun; then it is taken back.
+    assert other.ask("interrupt", call=number)[0].get("ok")
+    assert visit.done(number)[0]["outcome"] == "interrupted"
+    assert result(visit, "1 + 1") == "2"
+
+
+def test_printing_and_awaiting(place):
+    visit = place.visit(place.run(place.project("assertion")).test("test_discount_of_a_small_sum"))
+    number = visit.send("execute", b"print(price)\nimport asyncio\nawait asyncio.sleep(0, price + 1)", client="a")
+    header, blob = visit.receive()
+    assert (header["ev"], blob) == ("output", b"50\n")
+    assert visit.done(number)[0]["result"] == "51"
+
+
+def test_the_copy_is_in_nobodys_way(place):
+    project = place.write(
+        """
+        import atexit, os, signal, socket, subprocess, sys
+        import pytest
+
+        seen = []
+
+        @pytest.fixture
+        def world(tmp_path):
+            signal.signal(signal.SIGCHLD, lambda *_: seen.append("SIGCHLD"))
+            signal.signal(signal.SIGTERM, lambda *_: seen.append("SIGTERM"))
+            signal.setitimer(signal.ITIMER_REAL, 60)
+            listener = socket.create_server(("127.0.0.1", 0))
+            reader = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+            file = open("written.txt", "w")
+            file.write("once\\n")
+            atexit.register(lambda: open("exits.txt", "a").write("exit\\n"))
+            sys.settrace(lambda *_: None)
+            seen.clear()
+            yield listener, reader, file
+            sys.settrace(None)
+            address = listener.getsockname()
+            listener.close()
+            # Refused if the copy held it.
+            with socket.socket() as again:
+                again.bind(address)
+                again.listen()
+            reader.stdin.close()
+            assert reader.wait(20) == 0
+            file.close()
+            with pytest.raises(ChildProcessError):
+                os.wait()
+            assert set(seen) <= {"SIGCHLD"}
+
+        def test_it(world):
+            listener, reader, file = world
+            held = open(__file__)
+            assert seen == ["nothing"], seen
+
+        def test_after(world):
+            assert not [name for name in seen]
+        """
+    )
+    ran = place.run(project)
+    assert [(name, phase, outcome) for name, phase, outcome in ran.outcomes()] == [
+        ("test_it", "call", "failed"),
+        ("test_after", "call", "passed"),
+    ], ran.output
+    record = ran.test("test_it")
+    assert record["failure"]["exception"]["message"].startswith("[]")
+    visit = place.visit(record)
+    pid = record["failure"]["frozen"]["pid"]
+    held = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+    assert not [target for target in held if target.endswith("written.txt") or "/dev/pts" in target], held
+    assert [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in (0, 1, 2)] == ["/dev/null"] * 3
+    assert os.getsid(pid) not in (os.getsid(0), pid)
+    code = "import signal, sys; (sys.gettrace(), signal.getitimer(signal.ITIMER_REAL), signal.getsignal(signal.SIGTERM).name)"
+    assert result(visit, code) == "(None, (0.0, 0.0), 'SIG_DFL')"
+    visit.run("world[2].flush(); world[2].close()", frame=1)
+    visit.run("file.close()")
+    assert visit.ask("detach")[0]["ok"]
+    wait_for(lambda: start_time(pid) is None, "the copy ends")
+    assert (project / "written.txt").read_text() == "once\n"
+    # Once for each test, in the test's own process.
+    assert (project / "exits.txt").read_text() == "exit\n" * 2
+    assert not place.copies()
+
+
+def test_a_pipeline_ends(place):
+    """The tests above would hang if it did not: here with a shell, and with descriptors that are not captured."""
+    project = place.project("stops")
+    command = f"{sys.executable} -m pytest -s -p pylair.pytest_plugin -p no:cacheprovider -p no:rerunfailures | tee out.txt 3>&1"
+    subprocess.run(["sh", "-c", command], cwd=project, env=place.env(PYTHONPATH=str(Path(__file__).parent.parent)), check=True, timeout=60)
+    assert "2 failed" in (project / "out.txt").read_text()
+    frozen = [record["failure"]["frozen"] for record in place.daemon.records if "failure" in record]
+    assert len(frozen) == 2
+    assert all("pid" in copy for copy in frozen)
+
+
+def test_a_test_that_ignores_its_children(place):
+    project = place.write(
+        """
+        import signal
+
+        def test_it():
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+            number = 3
+            assert number == 4
+        """
+    )
+    assert result(place.visit(place.run(project).test("test_it")), "number") == "3"
+
+
+def test_module_globals_are_those_of_the_module(place):
+    project = place.write(
+        """
+        counter = 0
+
+        def count():
+            global counter
+            counter += 1
+
+        def test_it():
+            assert counter
+        """
+    )
+    visit = place.visit(place.run(project).test("test_it"))
+    assert result(visit, "count(); counter") == "0"
+    # What a function of the module has changed is seen by the next call; what a call assigned stays.
+    assert result(visit, "counter") == "1"
+    visit.run("counter = 10")
+    assert result(visit, "count(); counter") == "10"
+
+
+def test_an_event_loop_is_not_gone_on_with(place):
+    project = place.write(
+        """
+        import asyncio
+
+        async def fail(loaf):
+            await asyncio.sleep(0)
+            return loaf["butter"]
+
+        def test_it():
+            asyncio.run(fail({"bread": 1}))
+        """
+    )
+    visit = place.visit(place.run(project).test("test_it"))
+    assert result(visit, "loaf") == "{'bread': 1}"
+    assert result(visit, "await fail({'butter': 2})") == "2"
+    assert result(visit, "asyncio.run(fail({'butter': 3}))") == "3"
+
+
+# When none is made.
+
+
+def why_not(place, name="assertion", test="test_discount_of_a_small_sum", **env):
+    return place.run(place.project(name), **env).failure(test).get("frozen")
+
+
+def test_none_where_threads_live(place):
+    assert why_not(place, "threads", "test_with_thread") == {"why_not": "1 other thread is alive: poller"}
+
+
+def test_none_under_ci_unless_asked(place):
+    assert why_not(place, CI="true") == {"why_not": "none is made under CI; PYLAIR_FREEZE=1 asks for it"}
+    place.daemon.records.clear()
+    assert "pid" in place.run(place.projects / "assertion", CI="true", PYLAIR_FREEZE="1").failure("test_discount_of_a_small_sum")["frozen"]
+
+
+def test_none_when_switched_off(place):
+    assert why_not(place, PYLAIR_FREEZE="0") == {"why_not": "PYLAIR_FREEZE=0 switches frozen failures off"}
+
+
+def test_none_unless_the_daemon_says_so(place):
+    place.daemon.freeze = 0
+    assert why_not(place) is None
+    assert not place.copies()
+
+
+def test_a_visitor_that_comes_twice(place):
+    record = place.run(place.project("assertion")).test("test_discount_of_a_small_sum")
+    first = place.visit(record)
+    first.run("kept = 5")
+    first.close()
+    assert result(Visit(place.copies()[0]["endpoint"]), "kept") == "5"

@@ -1,0 +1,2 @@
+def send(to, subject, *, body):
+    return f"{to}: {subject}\n{body}"

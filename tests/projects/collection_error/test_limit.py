@@ -1,0 +1,5 @@
+from settings import LIMIT
+
+
+def test_limit():
+    assert LIMIT == 10

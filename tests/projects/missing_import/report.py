@@ -1,0 +1,3 @@
+import no_such_plotting_library
+
+draw = no_such_plotting_library.draw

@@ -1,0 +1,5 @@
+from report import draw
+
+
+def test_draw():
+    assert draw
