@@ -4,6 +4,7 @@
 //! code over plain types: `hypotheses` and `next_step` explain one failure, `analysis` many, `rules` is how far an investigation is,
 //! `prompt` tells all of it to a model, `guide` tells how it is used. Called by the doors.
 
+pub mod analysis;
 pub mod hypotheses;
 pub mod next_step;
 pub mod record;

@@ -87,7 +87,8 @@ impl UnknownRule {
 pub fn find(given: &str) -> Result<&'static Rule, UnknownRule> {
     let unknown = || UnknownRule { given: crate::plain::one_line(given, 60) };
     let wanted = letters(given);
-    let number = wanted.strip_prefix("rule").unwrap_or(&wanted);
+    let lower = given.trim().to_ascii_lowercase();
+    let number = lower.strip_prefix("rule").unwrap_or(&lower).trim();
     if let Ok(number) = number.parse::<usize>() {
         return number.checked_sub(1).and_then(|index| RULES.get(index)).ok_or_else(unknown);
     }
@@ -105,16 +106,16 @@ fn letters(text: &str) -> String {
     text.chars().filter(|c| c.is_ascii_alphanumeric()).map(|c| c.to_ascii_lowercase()).take(80).collect()
 }
 
-/// What somebody found out about a failure, under a rule.
+/// What somebody found out about a failure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Analysis {
+pub struct Investigation {
     /// None for what was found out under no rule.
     #[serde(default)]
     pub rule: Option<u8>,
+    pub analysis: String,
+    pub author: String,
     #[schemars(with = "String")]
     pub at: Timestamp,
-    pub author: String,
-    pub text: String,
 }
 
 /// How far an investigation has come.
@@ -141,7 +142,7 @@ pub struct Done {
 }
 
 /// `analyses` in the order they were recorded. What is next follows the rule that was worked on last.
-pub fn progress(analyses: &[Analysis]) -> Progress {
+pub fn progress(analyses: &[Investigation]) -> Progress {
     let mut done = Vec::new();
     let mut pending = Vec::new();
     for rule in RULES {
@@ -184,9 +185,12 @@ mod tests {
         }
     }
 
-    fn under(rules: &[u8]) -> Vec<Analysis> {
+    fn under(rules: &[u8]) -> Vec<Investigation> {
         let at = Timestamp::UNIX_EPOCH;
-        rules.iter().map(|rule| Analysis { rule: Some(*rule), at, author: "ann".into(), text: "seen".into() }).collect()
+        rules
+            .iter()
+            .map(|rule| Investigation { rule: Some(*rule), at, author: "ann".into(), analysis: "seen".into() })
+            .collect()
     }
 
     #[test]

@@ -27,17 +27,21 @@ pub(crate) fn misfit<'a>(scene: &Scene<'a>) -> Option<Misfit<'a>> {
     }
     let message = &scene.exception.message;
     let (function, problem) = if let Some(parts) =
-        pattern!(r"^([\w.<>]+)\(\) got an unexpected keyword argument '(\w+)'(?:\. Did you mean '(\w+)'\?)?").captures(message)
+        pattern!(r"^([\w.<>]+)\(\) got an unexpected keyword argument '(\w+)'(?:\. Did you mean '(\w+)'\?)?")
+            .captures(message)
     {
         let meant = parts.get(3).map(|name| name.as_str().to_owned());
         (parts[1].to_owned(), Problem::Unexpected { name: parts[2].to_owned(), meant })
     } else if let Some(parts) =
-        pattern!(r"^([\w.<>]+)\(\) missing \d+ required (?:positional|keyword-only) arguments?: (.+)$").captures(message)
+        pattern!(r"^([\w.<>]+)\(\) missing \d+ required (?:positional|keyword-only) arguments?: (.+)$")
+            .captures(message)
     {
         let names = pattern!(r"'(\w+)'").captures_iter(&parts[2]).map(|name| name[1].to_owned()).collect();
         (parts[1].to_owned(), Problem::Missing(names))
-    } else if let Some(parts) =
-        pattern!(r"^([\w.<>]+)\(\) takes (?:from \d+ to )?\w+ positional arguments? but \d+ (?:positional argument|were|was)").captures(message)
+    } else if let Some(parts) = pattern!(
+        r"^([\w.<>]+)\(\) takes (?:from \d+ to )?\w+ positional arguments? but \d+ (?:positional argument|were|was)"
+    )
+    .captures(message)
     {
         (parts[1].to_owned(), Problem::TooMany)
     } else {
@@ -46,7 +50,11 @@ pub(crate) fn misfit<'a>(scene: &Scene<'a>) -> Option<Misfit<'a>> {
     let at = scene.own()?;
     let short = short_name(&function).to_owned();
     // A class is called by its own name; the message names its `__init__`.
-    let called = if short == "__init__" { short_name(function.rsplit_once('.').map_or("", |(owner, _)| owner)).to_owned() } else { short.clone() };
+    let called = if short == "__init__" {
+        short_name(function.rsplit_once('.').map_or("", |(owner, _)| owner)).to_owned()
+    } else {
+        short.clone()
+    };
     let given = arguments(&at.statement(), &called).unwrap_or_default();
     let written = expression_of(&at.statement(), &called).unwrap_or_else(|| called.clone());
     let definition = scene.definition(at, if short == "__init__" { &short } else { &written });
@@ -78,8 +86,12 @@ impl Misfit<'_> {
     /// Parameters that the call passes nothing for.
     pub fn free(&self) -> Vec<&Parameter> {
         let Some(definition) = &self.definition else { return Vec::new() };
-        let by_name: Vec<String> =
-            self.given.iter().filter_map(|given| split_top(given, "=")).map(|(name, _)| name.trim().to_owned()).collect();
+        let by_name: Vec<String> = self
+            .given
+            .iter()
+            .filter_map(|given| split_top(given, "="))
+            .map(|(name, _)| name.trim().to_owned())
+            .collect();
         let by_position = self.given.iter().filter(|given| split_top(given, "=").is_none()).count();
         definition
             .parameters
@@ -135,7 +147,8 @@ pub(crate) fn hypotheses(scene: &Scene) -> Vec<Hypothesis> {
                     && definition.body.first().is_some()
                     && !matches!(definition.parameters.first().map(|first| first.name.as_str()), Some("self" | "cls"))
             });
-            let hint = if no_self { "; as a method it is given `self` too, which its definition does not take" } else { "" };
+            let hint =
+                if no_self { "; as a method it is given `self` too, which its definition does not take" } else { "" };
             (
                 format!("{place} passes more arguments to {function} than it takes{defined}{hint}"),
                 Confidence::High,

@@ -24,7 +24,9 @@ struct Side {
 impl Side {
     fn named(&self) -> String {
         match &self.expression {
-            Some(expression) if *expression != self.value => format!("`{}` = {}", brief(expression), brief(&self.value)),
+            Some(expression) if !expressions(expression).is_empty() => {
+                format!("`{}` = {}", brief(expression), brief(&self.value))
+            }
             _ => brief(&self.value),
         }
     }
@@ -63,15 +65,16 @@ fn compared<'a>(scene: &Scene<'a>) -> Option<Compared<'a>> {
 fn sides(line: &str) -> Option<(&'static str, String, String)> {
     OPERATORS
         .iter()
-        .filter_map(|operator| split_top(line, operator).map(|(left, right)| (*operator, left.trim().to_owned(), right.trim().to_owned())))
+        .filter_map(|operator| {
+            split_top(line, operator).map(|(left, right)| (*operator, left.trim().to_owned(), right.trim().to_owned()))
+        })
         .min_by_key(|(operator, left, _)| (left.len(), usize::MAX - operator.len()))
 }
 
 fn judge(scene: &Scene, compared: &Compared) -> Hypothesis {
     let at = compared.at;
     let (left, right) = (&compared.left, &compared.right);
-    let mut evidence =
-        vec![at.fact(format!("left: {}", left.named())), at.fact(format!("right: {}", right.named()))];
+    let mut evidence = vec![at.fact(format!("left: {}", left.named())), at.fact(format!("right: {}", right.named()))];
     evidence.extend(made_of(scene, at, left));
     let place = at.place();
     let high = |text: String, because: &str| (text, Confidence::High, because.to_owned());
@@ -82,12 +85,16 @@ fn judge(scene: &Scene, compared: &Compared) -> Hypothesis {
             && (a - b).abs() <= 1e-9 * a.abs().max(b.abs()).max(1e-3)
         {
             high(
-                format!("two floats that differ only by rounding ({} and {}) are compared with == at {place}; pytest.approx or math.isclose is for that", left.value, right.value),
+                format!(
+                    "two floats that differ only by rounding ({} and {}) are compared with == at {place}; pytest.approx or math.isclose is for that",
+                    left.value, right.value
+                ),
                 "the difference is below one part in a billion",
             )
         } else if let Some(order) = only_order(&left.value, &right.value) {
             let unordered = unordered_source(at, left).or_else(|| unordered_source(at, right));
-            let source = unordered.as_ref().map(|source| format!("; `{source}` has an order of its own")).unwrap_or_default();
+            let source =
+                unordered.as_ref().map(|source| format!("; `{source}` has an order of its own")).unwrap_or_default();
             (
                 format!("both sides at {place} hold the same {order} items in another order{source}"),
                 Confidence::High,
@@ -152,7 +159,9 @@ fn differing(scene: &Scene, left: &Side, right: &Side) -> String {
     if let Some(parts) = pattern!(r"Differing items:\s*\n\s*(.+)").captures(message) {
         return format!("; differing: {}", brief(&parts[1]));
     }
-    if let Some(parts) = pattern!(r"(Left|Right) contains (\d+ more items?|one more item)[^\n]*:?\s*\n?\s*([^\n]*)").captures(message) {
+    if let Some(parts) =
+        pattern!(r"(Left|Right) contains (\d+ more items?|one more item)[^\n]*:?\s*\n?\s*([^\n]*)").captures(message)
+    {
         return format!("; the {} side has {}: {}", parts[1].to_lowercase(), &parts[2], brief(&parts[3]));
     }
     let (a, b) = (left.value.trim_matches(['\'', '"']), right.value.trim_matches(['\'', '"']));
@@ -193,7 +202,8 @@ fn only_order(left: &str, right: &str) -> Option<usize> {
 fn unordered_source(at: At, side: &Side) -> Option<String> {
     let expression = side.expression.as_ref()?;
     let source = at.frame.source.as_ref()?;
-    let assigned = super::reading::assigned(source.first, &source.lines, at.frame.line, expression).map(|(_, value)| value);
+    let assigned =
+        super::reading::assigned(source.first, &source.lines, at.frame.line, expression).map(|(_, value)| value);
     let made = assigned.unwrap_or_else(|| expression.clone());
     pattern!(r"\bset\(|\{|\.keys\(|\.values\(|\.items\(|listdir\(|glob\(|iterdir\(|scandir\(|as_completed\(|\bvars\(")
         .is_match(&made)
@@ -216,7 +226,8 @@ fn truth(scene: &Scene) -> Option<Hypothesis> {
     let shown = scene.exception.message.lines().find_map(|line| line.trim_start().strip_prefix("assert "));
     let statement = at.statement();
     let condition = statement.strip_prefix("assert ")?;
-    let condition = split_top(condition, ",").map_or(condition.to_owned(), |(condition, _)| condition.trim().to_owned());
+    let condition =
+        split_top(condition, ",").map_or(condition.to_owned(), |(condition, _)| condition.trim().to_owned());
     let mut evidence = vec![at.fact(format!("`{}`", brief(&statement)))];
     let mut values: Vec<String> = Vec::new();
     for found in expressions(&condition) {
@@ -232,7 +243,10 @@ fn truth(scene: &Scene) -> Option<Hypothesis> {
         evidence.push(at.fact(format!("where {}", brief(&parts[1]))));
         values.push(brief(&parts[1]));
     }
-    let shown = shown.map(|shown| format!(" (it was {})", brief(shown))).filter(|_| shown != Some(condition.as_str())).unwrap_or_default();
+    let shown = shown
+        .map(|shown| format!(" (it was {})", brief(shown)))
+        .filter(|_| shown != Some(condition.as_str()))
+        .unwrap_or_default();
     let with = if values.is_empty() { String::new() } else { format!(", with {}", values.join(", ")) };
     Some(Hypothesis {
         text: format!("`{}` was not true at {}{shown}{with}", brief(&condition), at.place()),

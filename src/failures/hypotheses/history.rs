@@ -6,7 +6,9 @@ use super::{Confidence, Fact, Hypothesis, Scene, reading::brief};
 pub(crate) fn changed(scene: &Scene) -> Option<Hypothesis> {
     let frames: Vec<_> = scene.frames().filter(|at| at.frame.in_app).collect();
     if let Some(between) = scene.around.between {
-        let by_line = frames.iter().find(|at| between.lines.iter().any(|(file, line)| *file == at.frame.file && *line == at.frame.line));
+        let by_line = frames
+            .iter()
+            .find(|at| between.lines.iter().any(|(file, line)| *file == at.frame.file && *line == at.frame.line));
         let by_file = frames.iter().find(|at| between.files.contains(&at.frame.file));
         if let Some(at) = by_line.or(by_file) {
             let commits = match (&between.last_good, &between.first_bad) {
@@ -17,7 +19,13 @@ pub(crate) fn changed(scene: &Scene) -> Option<Hypothesis> {
             let what = if by_line.is_some() { format!("line {} of", at.frame.line) } else { String::new() };
             let others = between.files.len().saturating_sub(1);
             return Some(Hypothesis {
-                text: format!("{what} {}, where frame {} of the failure is, was changed {commits}", at.frame.file, at.index + 1).trim().to_owned(),
+                text: format!(
+                    "{what} {}, where frame {} of the failure is, was changed {commits}",
+                    at.frame.file,
+                    at.index + 1
+                )
+                .trim()
+                .to_owned(),
                 confidence: if by_line.is_some() {
                     Confidence::High
                 } else if others < 5 {
@@ -30,16 +38,26 @@ pub(crate) fn changed(scene: &Scene) -> Option<Hypothesis> {
                 } else {
                     format!("the file is one of {} that changed", others + 1)
                 },
-                evidence: vec![at.fact(format!("`{}`", brief(&at.statement()))), Fact::told(format!("changed: {}", brief(&between.files.join(", "))))],
+                evidence: vec![
+                    at.fact(format!("`{}`", brief(&at.statement()))),
+                    Fact::told(format!("changed: {}", brief(&between.files.join(", ")))),
+                ],
             });
         }
     }
     let at = frames.iter().find(|at| scene.around.changed.contains(&at.frame.file))?;
     Some(Hypothesis {
-        text: format!("{}, where frame {} of the failure is, has changes that are not committed", at.frame.file, at.index + 1),
+        text: format!(
+            "{}, where frame {} of the failure is, has changes that are not committed",
+            at.frame.file,
+            at.index + 1
+        ),
         confidence: if scene.around.changed.len() <= 5 { Confidence::Medium } else { Confidence::Low },
         because: format!("it is one of {} files that differ from the commit", scene.around.changed.len()),
-        evidence: vec![at.fact(format!("`{}`", brief(&at.statement()))), Fact::told(format!("changed: {}", brief(&scene.around.changed.join(", "))))],
+        evidence: vec![
+            at.fact(format!("`{}`", brief(&at.statement()))),
+            Fact::told(format!("changed: {}", brief(&scene.around.changed.join(", ")))),
+        ],
     })
 }
 
@@ -50,7 +68,8 @@ fn short(commit: &str) -> &str {
 /// Passing and failing on one code, with what in the frames could be the reason.
 pub(crate) fn flaky(scene: &Scene) -> Option<Hypothesis> {
     let tries = scene.around.tries.filter(|tries| tries.passed > 0 && tries.failed > 0)?;
-    let mut evidence = vec![Fact::told(format!("passed {} times and failed {} times on the same code", tries.passed, tries.failed))];
+    let mut evidence =
+        vec![Fact::told(format!("passed {} times and failed {} times on the same code", tries.passed, tries.failed))];
     let mut sources = Vec::new();
     for at in scene.frames().filter(|at| at.frame.in_app) {
         for (word, meaning) in [
@@ -66,7 +85,12 @@ pub(crate) fn flaky(scene: &Scene) -> Option<Hypothesis> {
             ("listdir(", "the order of a directory"),
             ("port", "a port that may be taken"),
         ] {
-            let line = at.frame.source.iter().flat_map(|source| (source.first..).zip(&source.lines)).find(|(_, line)| line.contains(word));
+            let line = at
+                .frame
+                .source
+                .iter()
+                .flat_map(|source| (source.first..).zip(&source.lines))
+                .find(|(_, line)| line.contains(word));
             if let Some((number, line)) = line
                 && !sources.contains(&meaning)
                 && sources.len() < 3
@@ -76,9 +100,13 @@ pub(crate) fn flaky(scene: &Scene) -> Option<Hypothesis> {
             }
         }
     }
-    let with = if sources.is_empty() { String::new() } else { format!("; in its frames there is {}", sources.join(", ")) };
+    let with =
+        if sources.is_empty() { String::new() } else { format!("; in its frames there is {}", sources.join(", ")) };
     Some(Hypothesis {
-        text: format!("the test is flaky: it passed {} and failed {} times on the same code, so the cause is not the last change but time, order, or what is shared{with}", tries.passed, tries.failed),
+        text: format!(
+            "the test is flaky: it passed {} and failed {} times on the same code, so the cause is not the last change but time, order, or what is shared{with}",
+            tries.passed, tries.failed
+        ),
         confidence: if tries.passed + tries.failed >= 3 { Confidence::High } else { Confidence::Medium },
         because: "the code's hash was the same".to_owned(),
         evidence,

@@ -2,7 +2,10 @@
 
 use super::{
     Confidence, Fact, Hypothesis, Scene,
-    reading::{At, brief, expressions, fields_of, files_of_module, keys_of, length_of, names_of_module, pattern, short_name, similar, unquote},
+    reading::{
+        At, brief, expressions, fields_of, files_of_module, keys_of, length_of, names_of_module, pattern, short_name,
+        similar, unquote,
+    },
 };
 
 pub(crate) fn hypotheses(scene: &Scene) -> Vec<Hypothesis> {
@@ -37,7 +40,9 @@ fn key(scene: &Scene) -> Option<Hypothesis> {
         }
         let near = similar(unquote(key), keys.iter().map(|there| unquote(there))).first().map(ToString::to_string);
         let text = match &near {
-            Some(near) => format!("`{}` has no key {key} at {}; it has '{near}', which may be meant", expression.text, at.place()),
+            Some(near) => {
+                format!("`{}` has no key {key} at {}; it has '{near}', which may be meant", expression.text, at.place())
+            }
             None => format!("`{}` has no key {key} at {}; its keys are {}", expression.text, at.place(), listed(&keys)),
         };
         let evidence = vec![
@@ -48,7 +53,12 @@ fn key(scene: &Scene) -> Option<Hypothesis> {
         return Some(Hypothesis { text, confidence: Confidence::High, because, evidence });
     }
     // The key is a name whose value is the missing one, or stands there itself.
-    let via = at.frame.locals.iter().find(|local| local.value == key).map(|local| format!(" (the value of `{}`)", local.name));
+    let via = at
+        .frame
+        .locals
+        .iter()
+        .find(|local| local.value == key)
+        .map(|local| format!(" (the value of `{}`)", local.name));
     let source = near_key(scene, at, key);
     let mut evidence = vec![at.fact(format!("`{}`", brief(&line)))];
     let hint = match source {
@@ -59,7 +69,12 @@ fn key(scene: &Scene) -> Option<Hypothesis> {
         None => String::new(),
     };
     Some(Hypothesis {
-        text: format!("no entry for the key {key}{} at {}, `{}`{hint}", via.unwrap_or_default(), at.place(), brief(&line)),
+        text: format!(
+            "no entry for the key {key}{} at {}, `{}`{hint}",
+            via.unwrap_or_default(),
+            at.place(),
+            brief(&line)
+        ),
         confidence: if hint.is_empty() { Confidence::Low } else { Confidence::Medium },
         because: "the container itself is not among the recorded values".to_owned(),
         evidence,
@@ -124,7 +139,8 @@ fn index(scene: &Scene) -> Option<Hypothesis> {
 /// `'User' object has no attribute 'nmae'`: what it was asked of, and what is there instead.
 pub(crate) fn missing_attribute(scene: &Scene) -> Option<(String, String, Vec<String>)> {
     let message = &scene.exception.message;
-    let parts = pattern!(r"(?:'([\w.]+)' object|module '([\w.]+)'|type object '([\w.]+)') has no attribute '(\w+)'").captures(message)?;
+    let parts = pattern!(r"(?:'([\w.]+)' object|module '([\w.]+)'|type object '([\w.]+)') has no attribute '(\w+)'")
+        .captures(message)?;
     let wanted = parts[4].to_owned();
     let at = scene.own()?;
     if let Some(module) = parts.get(2) {
@@ -133,7 +149,8 @@ pub(crate) fn missing_attribute(scene: &Scene) -> Option<(String, String, Vec<St
     }
     let class = parts.get(1).or(parts.get(3))?.as_str().to_owned();
     let line = at.statement();
-    let receiver = expressions(&line).into_iter().find(|found| line[found.at.end..].starts_with(&format!(".{wanted}")))?;
+    let receiver =
+        expressions(&line).into_iter().find(|found| line[found.at.end..].starts_with(&format!(".{wanted}")))?;
     let mut there = at.value(&receiver.text).map(|value| fields_of(&value)).unwrap_or_default();
     // Methods and attributes in the class's own source.
     for frame in scene.frames().filter(|at| at.frame.in_app) {
@@ -141,7 +158,9 @@ pub(crate) fn missing_attribute(scene: &Scene) -> Option<(String, String, Vec<St
             there.extend(members_of_class(&text, short_name(&class)));
         }
     }
-    if let Some(module) = at.local(&receiver.text).and_then(|local| local.kind.rsplit_once('.').map(|(module, _)| module)) {
+    if let Some(module) =
+        at.local(&receiver.text).and_then(|local| local.kind.rsplit_once('.').map(|(module, _)| module))
+    {
         for path in files_of_module(module) {
             if let Some(text) = scene.file(&path) {
                 there.extend(members_of_class(&text, short_name(&class)));
@@ -156,12 +175,16 @@ pub(crate) fn missing_attribute(scene: &Scene) -> Option<(String, String, Vec<St
 fn members_of_class(text: &str, class: &str) -> Vec<String> {
     let lines: Vec<&str> = text.lines().collect();
     let begins = |line: &str| {
-        line.strip_prefix("class ").and_then(|rest| rest.strip_prefix(class)).is_some_and(|rest| rest.starts_with(['(', ':']))
+        line.strip_prefix("class ")
+            .and_then(|rest| rest.strip_prefix(class))
+            .is_some_and(|rest| rest.starts_with(['(', ':']))
     };
     let Some(begin) = lines.iter().position(|line| begins(line.trim_start())) else { return Vec::new() };
     let deep = super::reading::indent(lines[begin]);
     let mut names = Vec::new();
-    for line in lines[begin + 1..].iter().take_while(|line| line.trim().is_empty() || super::reading::indent(line) > deep) {
+    for line in
+        lines[begin + 1..].iter().take_while(|line| line.trim().is_empty() || super::reading::indent(line) > deep)
+    {
         if let Some(parts) = pattern!(r"^\s+(?:async\s+)?def\s+(\w+)|self\.(\w+)\s*(?::[^=]+)?=[^=]").captures(line) {
             names.extend(parts.get(1).or(parts.get(2)).map(|name| name.as_str().to_owned()));
         }
@@ -171,7 +194,11 @@ fn members_of_class(text: &str, class: &str) -> Vec<String> {
 }
 
 pub(crate) fn module_names(scene: &Scene, module: &str) -> Vec<String> {
-    files_of_module(module).iter().find_map(|path| scene.file(path)).map(|text| names_of_module(&text)).unwrap_or_default()
+    files_of_module(module)
+        .iter()
+        .find_map(|path| scene.file(path))
+        .map(|text| names_of_module(&text))
+        .unwrap_or_default()
 }
 
 fn attribute(scene: &Scene) -> Option<Hypothesis> {
@@ -213,9 +240,14 @@ fn name(scene: &Scene) -> Option<Hypothesis> {
         let where_assigned = later.map(|(line, value)| (line, format!("{wanted} = {}", brief(&value))));
         let mut evidence = vec![fact];
         evidence.extend(where_assigned.iter().map(|(line, what)| at.fact_at(*line, what.clone())));
-        let assigned = where_assigned.map(|(line, _)| format!("; it is assigned at {}:{line}, which was not reached before", at.frame.file));
+        let assigned = where_assigned
+            .map(|(line, _)| format!("; it is assigned at {}:{line}, which was not reached before", at.frame.file));
         return Some(Hypothesis {
-            text: format!("`{wanted}` is read at {} before anything was assigned to it{}", at.place(), assigned.unwrap_or_default()),
+            text: format!(
+                "`{wanted}` is read at {} before anything was assigned to it{}",
+                at.place(),
+                assigned.unwrap_or_default()
+            ),
             confidence: Confidence::High,
             because: "the message says so, and it is not among the recorded locals".to_owned(),
             evidence,
@@ -266,11 +298,16 @@ fn import(scene: &Scene) -> Option<Hypothesis> {
     let at = scene.own()?;
     let message = &scene.exception.message;
     let fact = at.fact(format!("`{}`", brief(&at.statement())));
-    if let Some(parts) = pattern!(r"cannot import name '(\w+)' from (?:partially initialized module )?'([\w.]+)'").captures(message) {
+    if let Some(parts) =
+        pattern!(r"cannot import name '(\w+)' from (?:partially initialized module )?'([\w.]+)'").captures(message)
+    {
         let (wanted, module) = (&parts[1], &parts[2]);
         if message.contains("partially initialized") {
             return Some(Hypothesis {
-                text: format!("`{module}` and a module it imports import each other: `{wanted}` is not there yet when {} asks for it", at.place()),
+                text: format!(
+                    "`{module}` and a module it imports import each other: `{wanted}` is not there yet when {} asks for it",
+                    at.place()
+                ),
                 confidence: Confidence::High,
                 because: "the message says that the module is only partially initialized".to_owned(),
                 evidence: vec![fact],
@@ -292,7 +329,12 @@ fn import(scene: &Scene) -> Option<Hypothesis> {
             None => Hypothesis {
                 text: format!("`{module}` has no `{wanted}` (any more), which {} imports", at.place()),
                 confidence: if there.is_empty() { Confidence::Medium } else { Confidence::High },
-                because: if there.is_empty() { "the message says so" } else { "its source defines nothing of that name" }.to_owned(),
+                because: if there.is_empty() {
+                    "the message says so"
+                } else {
+                    "its source defines nothing of that name"
+                }
+                .to_owned(),
                 evidence,
             },
         });
@@ -308,12 +350,19 @@ fn import(scene: &Scene) -> Option<Hypothesis> {
             "the module's file is there, and the names differ by little".to_owned(),
         ),
         (Some(package), None) => (
-            format!("the package `{package}` has no module `{}`, which {} imports: renamed, moved, or not in this checkout", short_name(module), at.place()),
+            format!(
+                "the package `{package}` has no module `{}`, which {} imports: renamed, moved, or not in this checkout",
+                short_name(module),
+                at.place()
+            ),
             Confidence::Medium,
             "the message names the submodule, so the package itself was found".to_owned(),
         ),
         (None, None) => (
-            format!("`{module}` is not installed in the interpreter that ran the test, or its directory is not on sys.path ({} imports it)", at.place()),
+            format!(
+                "`{module}` is not installed in the interpreter that ran the test, or its directory is not on sys.path ({} imports it)",
+                at.place()
+            ),
             Confidence::Medium,
             "the message names a top-level module".to_owned(),
         ),
@@ -325,9 +374,15 @@ fn import(scene: &Scene) -> Option<Hypothesis> {
 pub(crate) fn near_module(scene: &Scene, package: &str, module: &str) -> Option<String> {
     let at = scene.own()?;
     let text = scene.file(&at.frame.file)?;
-    let mut known: Vec<String> = pattern!(r"(?m)^\s*(?:from|import)\s+([\w.]+)").captures_iter(&text).map(|parts| parts[1].to_owned()).collect();
+    let mut known: Vec<String> =
+        pattern!(r"(?m)^\s*(?:from|import)\s+([\w.]+)").captures_iter(&text).map(|parts| parts[1].to_owned()).collect();
     for parts in pattern!(r"(?m)^\s*from\s+([\w.]+)\s+import\s+([^\n(#]+)").captures_iter(&text) {
-        known.extend(parts[2].split(',').filter_map(|item| item.split_whitespace().next()).map(|name| format!("{}.{name}", &parts[1])));
+        known.extend(
+            parts[2]
+                .split(',')
+                .filter_map(|item| item.split_whitespace().next())
+                .map(|name| format!("{}.{name}", &parts[1])),
+        );
     }
     known.retain(|other| other.starts_with(package) && other != module);
     known.retain(|other| files_of_module(other).iter().any(|path| scene.file(path).is_some()));

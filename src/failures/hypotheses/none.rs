@@ -2,7 +2,9 @@
 
 use super::{
     At, Confidence, Fact, Hypothesis, Scene,
-    reading::{Expression, argument_for, arguments, assigned, brief, expressions, keys_of, parameters, pattern, short_name},
+    reading::{
+        Expression, argument_for, arguments, assigned, brief, expressions, keys_of, parameters, pattern, short_name,
+    },
 };
 
 /// Frames that a None is followed through.
@@ -24,8 +26,7 @@ pub(crate) fn hypotheses(scene: &Scene) -> Vec<Hypothesis> {
     } else {
         format!("`{}`", brief(&at.statement()))
     })];
-    let mut text =
-        format!("`{}` was None in {} ({})", nothing.expression, short_name(&at.frame.function), at.place());
+    let mut text = format!("`{}` was None in {} ({})", nothing.expression, short_name(&at.frame.function), at.place());
     let origin = origin(scene, at, &nothing.expression, &mut evidence, 0);
     if let Some(origin) = &origin {
         text = format!("{text}: {origin}");
@@ -33,8 +34,12 @@ pub(crate) fn hypotheses(scene: &Scene) -> Vec<Hypothesis> {
     let (confidence, because) = match (nothing.seen, origin.is_some()) {
         (true, true) => (Confidence::High, "the recorded value is None, and the source shows where it comes from"),
         (true, false) => (Confidence::High, "the recorded value is None"),
-        (false, true) => (Confidence::Medium, "the message says None, and this is the expression on the line that can give it"),
-        (false, false) => (Confidence::Medium, "the message says None, and the line has this expression where it was needed"),
+        (false, true) => {
+            (Confidence::Medium, "the message says None, and this is the expression on the line that can give it")
+        }
+        (false, false) => {
+            (Confidence::Medium, "the message says None, and the line has this expression where it was needed")
+        }
     };
     vec![Hypothesis { text, confidence, because: because.to_owned(), evidence }]
 }
@@ -54,7 +59,9 @@ pub(crate) fn nothing<'a>(scene: &Scene<'a>) -> Option<Nothing<'a>> {
     if let Some(parts) = pattern!(r"'NoneType' object has no attribute '(\w+)'").captures(message) {
         let attribute = format!(".{}", &parts[1]);
         let mut receivers = all.iter().filter(|expression| {
-            after(expression).strip_prefix(&attribute).is_some_and(|rest| !rest.starts_with(|c: char| c == '_' || c.is_alphanumeric()))
+            after(expression)
+                .strip_prefix(&attribute)
+                .is_some_and(|rest| !rest.starts_with(|c: char| c == '_' || c.is_alphanumeric()))
         });
         let receivers: Vec<&Expression> = receivers.by_ref().collect();
         return receivers
@@ -78,9 +85,21 @@ pub(crate) fn nothing<'a>(scene: &Scene<'a>) -> Option<Nothing<'a>> {
     let calls: Vec<&Expression> = all
         .iter()
         .filter(fits)
-        .filter(|expression| expression.text.ends_with(')') && !all.iter().any(|other| other.at.start == expression.at.start && other.at.end > expression.at.end && needed.is_none()))
-        .filter(|expression| !all.iter().any(|other| other.at.start < expression.at.start && other.at.end >= expression.at.end))
-        .filter(|expression| !matches!(expression.text.split('(').next(), Some("len" | "int" | "str" | "float" | "sum" | "list" | "sorted" | "range")))
+        .filter(|expression| {
+            expression.text.ends_with(')')
+                && !all.iter().any(|other| {
+                    other.at.start == expression.at.start && other.at.end > expression.at.end && needed.is_none()
+                })
+        })
+        .filter(|expression| {
+            !all.iter().any(|other| other.at.start < expression.at.start && other.at.end >= expression.at.end)
+        })
+        .filter(|expression| {
+            !matches!(
+                expression.text.split('(').next(),
+                Some("len" | "int" | "str" | "float" | "sum" | "list" | "sorted" | "range")
+            )
+        })
         .collect();
     match calls[..] {
         [only] => Some(told(only)),
@@ -100,24 +119,41 @@ fn origin(scene: &Scene, at: At, expression: &str, evidence: &mut Vec<Fact>, ste
         let value = at.value(owner)?;
         evidence.push(at.fact(format!("{owner} = {}", brief(&value))));
         let root = owner.split('.').next().unwrap_or(owner);
-        let from = whence(scene, at, root, evidence, steps).map(|from| format!("; {from}")).unwrap_or_default();
+        let from =
+            whence(scene, at, root, Whole::Value, evidence, steps).map(|from| format!("; {from}")).unwrap_or_default();
         return Some(format!("the attribute `{field}` of {} holds None{from}", brief(&value)));
     }
-    whence(scene, at, expression, evidence, steps)
+    whence(scene, at, expression, Whole::Nothing, evidence, steps)
+}
+
+/// Whether it is the name itself that is None, or something in its value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whole {
+    Nothing,
+    Value,
 }
 
 /// Where a name got its value: an assignment before, or an argument from the frame outside.
-fn whence(scene: &Scene, at: At, name: &str, evidence: &mut Vec<Fact>, steps: usize) -> Option<String> {
+fn whence(scene: &Scene, at: At, name: &str, whole: Whole, evidence: &mut Vec<Fact>, steps: usize) -> Option<String> {
+    if steps > MAX_STEPS {
+        return None;
+    }
     let (first, lines) = scene.function_lines(at);
     if let Some((line, value)) = assigned(first, &lines, at.frame.line, name) {
         evidence.push(at.fact_at(line, format!("{name} = {}", brief(&value))));
         if value == "None" {
-            return Some(format!("`{name}` is set to None at {}:{line} and to nothing else before the failure", at.frame.file));
+            return Some(format!(
+                "`{name}` is set to None at {}:{line} and to nothing else before the failure",
+                at.frame.file
+            ));
         }
-        let deeper = from_call(scene, at, &value, evidence).map(|from| format!(", and {from}")).unwrap_or_default();
+        let call = if whole == Whole::Nothing { from_call(scene, at, &value, evidence) } else { None };
+        let deeper = call.map(|from| format!(", and {from}")).unwrap_or_default();
         return Some(format!("`{name}` comes from `{}` at {}:{line}{deeper}", brief(&value), at.frame.file));
     }
-    let declared = lines.iter().position(|line| line.trim_start().starts_with("def ") || line.trim_start().starts_with("async def "))?;
+    let declared = lines
+        .iter()
+        .position(|line| line.trim_start().starts_with("def ") || line.trim_start().starts_with("async def "))?;
     let head: String = lines[declared..].iter().take(20).map(|line| line.trim()).collect::<Vec<_>>().join(" ");
     let parameters = parameters(&head);
     let parameter = parameters.iter().find(|parameter| parameter.name == name)?;
@@ -132,13 +168,22 @@ fn whence(scene: &Scene, at: At, name: &str, evidence: &mut Vec<Fact>, steps: us
     let Some(argument) = argument_for(&given, passed, name) else {
         let default = parameter.default.as_deref()?;
         evidence.push(outer.fact(format!("`{}`", brief(&outer.statement()))));
-        return Some(format!("the call at {} does not pass `{name}`, which keeps its default {default}", outer.place()));
+        return Some(format!(
+            "the call at {} does not pass `{name}`, which keeps its default {default}",
+            outer.place()
+        ));
     };
     evidence.push(outer.fact(format!("`{}`", brief(&outer.statement()))));
     if argument == "None" {
         return Some(format!("{} passes None for `{name}`", outer.place()));
     }
-    let deeper = origin(scene, outer, &argument, evidence, steps + 1).map(|from| format!(": {from}")).unwrap_or_default();
+    let from = match whole {
+        Whole::Nothing => origin(scene, outer, &argument, evidence, steps + 1),
+        Whole::Value => {
+            whence(scene, outer, argument.split('.').next().unwrap_or(&argument), whole, evidence, steps + 1)
+        }
+    };
+    let deeper = from.map(|from| format!(": {from}")).unwrap_or_default();
     Some(format!("{} passes `{}` for `{name}`{deeper}", outer.place(), brief(&argument)))
 }
 
@@ -160,7 +205,9 @@ fn from_call(scene: &Scene, at: At, expression: &str, evidence: &mut Vec<Fact>) 
         evidence.push(at.fact(shown.clone()));
         return Some(format!("`{owner}` has no entry for {shown}, so `get` gave None{keys}"));
     }
-    if matches!(function, "re.match" | "re.search" | "re.fullmatch") || (matches!(last, "match" | "search" | "fullmatch")) {
+    if matches!(function, "re.match" | "re.search" | "re.fullmatch")
+        || (matches!(last, "match" | "search" | "fullmatch"))
+    {
         let given = arguments(expression, last)?;
         let subject = given.last()?;
         let value = at.value(subject).unwrap_or_else(|| subject.clone());

@@ -9,7 +9,9 @@ pub(crate) fn hypotheses(scene: &Scene) -> Vec<Hypothesis> {
     let Some(at) = scene.own() else { return Vec::new() };
     let kind = scene.exception.kind.as_str();
     let found = match kind {
-        "FileNotFoundError" | "NotADirectoryError" | "IsADirectoryError" | "PermissionError" | "FileExistsError" => file(scene, at),
+        "FileNotFoundError" | "NotADirectoryError" | "IsADirectoryError" | "PermissionError" | "FileExistsError" => {
+            file(scene, at)
+        }
         "UnicodeDecodeError" | "UnicodeEncodeError" => encoding(scene, at),
         _ if is_connection(kind, &scene.exception.message) => connection(scene, at),
         _ if is_timeout(kind) => timeout(scene, at),
@@ -40,7 +42,8 @@ fn file(scene: &Scene, at: At) -> Option<Hypothesis> {
     let mut evidence = vec![at.fact(format!("`{}`", brief(&at.statement()))), at.fact(format!("path = '{path}'"))];
     let place = at.place();
     if scene.exception.kind != "FileNotFoundError" {
-        let what = message.split(']').nth(1).and_then(|rest| rest.split(':').next()).unwrap_or("").trim().to_lowercase();
+        let what =
+            message.split(']').nth(1).and_then(|rest| rest.split(':').next()).unwrap_or("").trim().to_lowercase();
         return Some(Hypothesis {
             text: format!("'{path}' cannot be used as {place} does: {what}"),
             confidence: Confidence::High,
@@ -62,10 +65,17 @@ fn file(scene: &Scene, at: At) -> Option<Hypothesis> {
     let elsewhere = beside.filter(|beside| scene.file(beside).is_some());
     let text = match (&elsewhere, cwd) {
         (Some(there), _) => {
-            format!("'{path}' is looked for in the working directory{}, but it is at {there}, beside the code that opens it ({place})", cwd.map(|cwd| format!(" {cwd}")).unwrap_or_default())
+            format!(
+                "'{path}' is looked for in the working directory{}, but it is at {there}, beside the code that opens it ({place})",
+                cwd.map(|cwd| format!(" {cwd}")).unwrap_or_default()
+            )
         }
-        (None, Some(cwd)) => format!("there is no '{path}' below the working directory {cwd}, where {place} looks for it"),
-        (None, None) => format!("there is no '{path}' below the working directory of the run, where {place} looks for it"),
+        (None, Some(cwd)) => {
+            format!("there is no '{path}' below the working directory {cwd}, where {place} looks for it")
+        }
+        (None, None) => {
+            format!("there is no '{path}' below the working directory of the run, where {place} looks for it")
+        }
     };
     Some(Hypothesis {
         text,
@@ -85,9 +95,11 @@ fn encoding(scene: &Scene, at: At) -> Option<Hypothesis> {
         evidence.push(at.fact(format!("{name} = {value}")));
     }
     let byte = parts.get(3).map(|byte| format!("byte 0x{} ", byte.as_str())).unwrap_or_default();
-    let character = parts.get(4).map(|character| format!("the character '{}' ", character.as_str())).unwrap_or_default();
+    let character =
+        parts.get(4).map(|character| format!("the character '{}' ", character.as_str())).unwrap_or_default();
     let unnamed = !pattern!(r"encoding\s*=|\.(?:de|en)code\(\s*['\x22]").is_match(&at.statement());
-    let default = if unnamed { "; the line names no encoding, so the default of the machine that runs it is taken" } else { "" };
+    let default =
+        if unnamed { "; the line names no encoding, so the default of the machine that runs it is taken" } else { "" };
     let text = if decoding {
         let guess = match parts.get(3).map(|byte| byte.as_str()) {
             Some("ff" | "fe") => " (the beginning of UTF-16 is such a byte)",
@@ -99,12 +111,21 @@ fn encoding(scene: &Scene, at: At) -> Option<Hypothesis> {
     } else {
         format!("{codec} has no way to write {character}at position {}, at {}{default}", &parts[5], at.place())
     };
-    Some(Hypothesis { text, confidence: Confidence::High, because: "the message names codec and position".to_owned(), evidence })
+    Some(Hypothesis {
+        text,
+        confidence: Confidence::High,
+        because: "the message names codec and position".to_owned(),
+        evidence,
+    })
 }
 
 fn is_connection(kind: &str, message: &str) -> bool {
     let last = kind.rsplit('.').next().unwrap_or(kind);
-    last.starts_with("Connection") || matches!(last, "gaierror" | "ConnectError" | "NewConnectionError" | "MaxRetryError" | "URLError" | "BrokenPipeError")
+    last.starts_with("Connection")
+        || matches!(
+            last,
+            "gaierror" | "ConnectError" | "NewConnectionError" | "MaxRetryError" | "URLError" | "BrokenPipeError"
+        )
         || message.contains("Connection refused")
         || message.contains("Name or service not known")
 }
@@ -117,16 +138,20 @@ fn connection(scene: &Scene, at: At) -> Option<Hypothesis> {
     let message = &scene.exception.message;
     // Addresses among the values, or on the lines themselves.
     let address = |text: &str| {
-        pattern!(r"(?:https?|postgres(?:ql)?|redis|amqp|mongodb)://[^\s'\x22)]+|\(?'[\w.-]+', \d{2,5}\)?|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d{2,5})?|localhost:\d+")
+        pattern!(r"(?:https?|postgres(?:ql)?|redis|amqp|mongodb)://[^\s'\x22)]+|\('[\w.-]+', \d{1,5}\)|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d{2,5})?|localhost:\d+")
             .find(text)
             .map(|found| found.as_str().to_owned())
     };
     let found = scene.frames().filter(|at| at.frame.in_app).take(6).find_map(|at| {
-        let in_values = values_on_line(at, 8).into_iter().find_map(|(name, value)| address(&value).map(|found| (at, found, Some(name))));
+        let in_values = values_on_line(at, 8)
+            .into_iter()
+            .find_map(|(name, value)| address(&value).map(|found| (at, found, Some(name))));
         in_values.or_else(|| address(&at.statement().replace('"', "'")).map(|found| (at, found, None)))
     });
     let refused = message.contains("refused") || scene.exception.kind == "ConnectionRefusedError";
-    let unknown = message.contains("Name or service not known") || message.contains("name resolution") || scene.exception.kind.ends_with("gaierror");
+    let unknown = message.contains("Name or service not known")
+        || message.contains("name resolution")
+        || scene.exception.kind.ends_with("gaierror");
     let what = if refused {
         "nothing listens there"
     } else if unknown {
@@ -137,14 +162,24 @@ fn connection(scene: &Scene, at: At) -> Option<Hypothesis> {
     let mut evidence = vec![at.fact(format!("`{}`", brief(&at.statement())))];
     let text = match found {
         Some((where_from, address, name)) => {
-            let address = crate::failures::hypotheses::outside::without_password(&address);
-            evidence.push(where_from.fact(format!("{}{address}", name.map(|name| format!("{name} = ")).unwrap_or_default())));
-            format!("the test really connects to {address} ({}), and {what}: a service that has to be started first, or a call that should be replaced", where_from.place())
+            let address = without_password(&address);
+            evidence.push(
+                where_from.fact(format!("{}{address}", name.map(|name| format!("{name} = ")).unwrap_or_default())),
+            );
+            format!(
+                "the test really connects to {address} ({}), and {what}: a service that has to be started first, or a call that should be replaced",
+                where_from.place()
+            )
         }
         None => format!("the test really connects to something at {}, and {what}", at.place()),
     };
     evidence.push(super::Fact::told(brief(message)));
-    Some(Hypothesis { text, confidence: Confidence::Medium, because: "the message is the network's; the address is from the values of the frames".to_owned(), evidence })
+    Some(Hypothesis {
+        text,
+        confidence: Confidence::Medium,
+        because: "the message is the network's; the address is from the values of the frames".to_owned(),
+        evidence,
+    })
 }
 
 fn without_password(address: &str) -> String {
@@ -154,9 +189,15 @@ fn without_password(address: &str) -> String {
 fn timeout(scene: &Scene, at: At) -> Option<Hypothesis> {
     let message = &scene.exception.message;
     let limit = scene.frames().filter(|at| at.frame.in_app).take(6).find_map(|at| {
-        at.frame.locals.iter().find(|local| local.name.contains("timeout") || local.name.contains("deadline")).map(|local| (at, local))
+        at.frame
+            .locals
+            .iter()
+            .find(|local| local.name.contains("timeout") || local.name.contains("deadline"))
+            .map(|local| (at, local))
     });
-    let waiting = scene.frames().find(|at| pattern!(r"\b(?:wait|join|get|recv|read|acquire|sleep|connect|result|select|poll)\(").is_match(&at.statement()));
+    let waiting = scene.frames().find(|at| {
+        pattern!(r"\b(?:wait|join|get|recv|read|acquire|sleep|connect|result|select|poll)\(").is_match(&at.statement())
+    });
     let mut evidence = vec![at.fact(format!("`{}`", brief(&at.statement())))];
     let mut text = format!("{} gave up waiting at {}", at.frame.function, at.place());
     if let Some(waiting) = waiting.filter(|waiting| waiting.index != at.index) {
@@ -170,7 +211,12 @@ fn timeout(scene: &Scene, at: At) -> Option<Hypothesis> {
     if let Some(parts) = pattern!(r"(\d+(?:\.\d+)?)\s*(s|sec|seconds|ms|milliseconds)\b").captures(message) {
         text = format!("{text}; the message says {} {}", &parts[1], &parts[2]);
     }
-    Some(Hypothesis { text, confidence: Confidence::Low, because: "that it took too long is known; what it waited for has to be looked at".to_owned(), evidence })
+    Some(Hypothesis {
+        text,
+        confidence: Confidence::Low,
+        because: "that it took too long is known; what it waited for has to be looked at".to_owned(),
+        evidence,
+    })
 }
 
 fn zone(_scene: &Scene, at: At) -> Option<Hypothesis> {
@@ -184,20 +230,20 @@ fn zone(_scene: &Scene, at: At) -> Option<Hypothesis> {
             evidence.push(at.fact(format!("{name} = {value}")));
         }
     }
-    let written = pattern!(r"datetime\.(?:now\(\)|utcnow\(\)|datetime\([^()]*\)|strptime\([^()]*\))|datetime\([\d, ]+\)").find(&at.evident_line()).map(|found| found.as_str().to_owned());
-    let which = naive.map(|name| format!("; `{name}` has none")).or_else(|| written.filter(|text| !text.contains("tz")).map(|text| format!("; `{text}` makes one without"))).unwrap_or_default();
+    let written =
+        pattern!(r"datetime\.(?:now\(\)|utcnow\(\)|datetime\([^()]*\)|strptime\([^()]*\))|datetime\([\d, ]+\)")
+            .find(&at.statement())
+            .map(|found| found.as_str().to_owned());
+    let which = naive
+        .map(|name| format!("; `{name}` has none"))
+        .or_else(|| written.filter(|text| !text.contains("tz")).map(|text| format!("; `{text}` makes one without")))
+        .unwrap_or_default();
     Some(Hypothesis {
         text: format!("a time with a time zone is compared with one that has none at {}{which}", at.place()),
         confidence: Confidence::High,
         because: "the message says so".to_owned(),
         evidence,
     })
-}
-
-impl At<'_> {
-    fn evident_line(&self) -> String {
-        self.statement()
-    }
 }
 
 /// Values that an operation cannot take, and anything else that names on the failing line can explain.
@@ -210,10 +256,18 @@ pub(crate) fn values(scene: &Scene) -> Vec<Hypothesis> {
     let mut evidence = vec![at.fact(format!("`{}`", brief(&at.statement())))];
     evidence.extend(values.iter().map(|(name, value)| at.fact(format!("{name} = {value}"))));
     if kind == "ZeroDivisionError" {
-        let divisor = pattern!(r"(?:/|%|//)\s*([\w.]+(?:\([^()]*\))?)").captures(&at.statement()).map(|parts| parts[1].to_owned());
-        let divisor = divisor.map(|divisor| format!("`{divisor}` was zero")).unwrap_or_else(|| "the divisor was zero".to_owned());
+        let divisor = pattern!(r"(?:/|%|//)\s*([\w.]+(?:\([^()]*\))?)")
+            .captures(&at.statement())
+            .map(|parts| parts[1].to_owned());
+        let divisor =
+            divisor.map(|divisor| format!("`{divisor}` was zero")).unwrap_or_else(|| "the divisor was zero".to_owned());
         let with = told(&values);
-        return vec![Hypothesis { text: format!("{divisor} at {}{with}", at.place()), confidence: Confidence::High, because: "the operation names it".to_owned(), evidence }];
+        return vec![Hypothesis {
+            text: format!("{divisor} at {}{with}", at.place()),
+            confidence: Confidence::High,
+            because: "the operation names it".to_owned(),
+            evidence,
+        }];
     }
     if values.is_empty() && !raised {
         return Vec::new();
@@ -230,7 +284,12 @@ pub(crate) fn values(scene: &Scene) -> Vec<Hypothesis> {
             let with = if named.is_empty() { String::new() } else { format!(", with {}", named.join(", ")) };
             evidence.extend(named.iter().map(|value| at.fact(value.clone())));
             return vec![Hypothesis {
-                text: format!("{} raises {kind} itself because `{}` held at {}:{line}{with}", at.frame.function, brief(&condition), at.frame.file),
+                text: format!(
+                    "{} raises {kind} itself because `{}` held at {}:{line}{with}",
+                    at.frame.function,
+                    brief(&condition),
+                    at.frame.file
+                ),
                 confidence: Confidence::Medium,
                 because: "the raise stands below that condition".to_owned(),
                 evidence,
@@ -239,7 +298,12 @@ pub(crate) fn values(scene: &Scene) -> Vec<Hypothesis> {
         return Vec::new();
     }
     vec![Hypothesis {
-        text: format!("`{}` at {} cannot work with its values{} ({kind}: {message})", brief(&at.statement()), at.place(), told(&values)),
+        text: format!(
+            "`{}` at {} cannot work with its values{} ({kind}: {message})",
+            brief(&at.statement()),
+            at.place(),
+            told(&values)
+        ),
         confidence: Confidence::Low,
         because: "these are the recorded values on the failing line".to_owned(),
         evidence,
@@ -262,6 +326,9 @@ fn guard(at: At) -> Option<(u32, String)> {
         let line = &source.lines[above];
         let shallower = super::reading::indent(line) < deep && !line.trim().is_empty();
         let condition = pattern!(r"^\s*(?:if|elif)\s+(.+?):\s*(?:#.*)?$").captures(line);
-        shallower.then_some(()).and(condition).map(|parts| (source.first + u32::try_from(above).unwrap_or(0), parts[1].to_owned()))
+        shallower
+            .then_some(())
+            .and(condition)
+            .map(|parts| (source.first + u32::try_from(above).unwrap_or(0), parts[1].to_owned()))
     })
 }

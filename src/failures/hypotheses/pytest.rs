@@ -49,7 +49,12 @@ fn fixture(scene: &Scene) -> Option<Hypothesis> {
     // Those of pytest itself say nothing about the project.
     let own: Vec<&str> =
         missing.available.iter().map(String::as_str).filter(|name| !BUILTIN_FIXTURES.contains(name)).collect();
-    let place = Fact { frame: None, file: missing.file.clone(), line: missing.line, what: format!("asks for the fixture '{name}'") };
+    let place = Fact {
+        frame: None,
+        file: missing.file.clone(),
+        line: missing.line,
+        what: format!("asks for the fixture '{name}'"),
+    };
     let available = if own.is_empty() { "none of the project's own".to_owned() } else { brief(&own.join(", ")) };
     let (text, confidence, because) = match missing.near() {
         Some(near) => (
@@ -58,7 +63,9 @@ fn fixture(scene: &Scene) -> Option<Hypothesis> {
             "the names differ by little, and pytest lists the one that is there".to_owned(),
         ),
         None => (
-            format!("no fixture `{name}` can be seen from this test: it is not in its module or class, nor in a conftest.py at or above it. Those that can: {available}"),
+            format!(
+                "no fixture `{name}` can be seen from this test: it is not in its module or class, nor in a conftest.py at or above it. Those that can: {available}"
+            ),
             Confidence::High,
             "pytest lists the fixtures it knows here".to_owned(),
         ),
@@ -67,9 +74,27 @@ fn fixture(scene: &Scene) -> Option<Hypothesis> {
 }
 
 const BUILTIN_FIXTURES: &[&str] = &[
-    "cache", "capfd", "capfdbinary", "caplog", "capsys", "capsysbinary", "capteesys", "doctest_namespace", "monkeypatch",
-    "pytestconfig", "record_property", "record_testsuite_property", "record_xml_attribute", "recwarn", "subtests",
-    "tmp_path", "tmp_path_factory", "tmpdir", "tmpdir_factory", "testrun_uid", "worker_id",
+    "cache",
+    "capfd",
+    "capfdbinary",
+    "caplog",
+    "capsys",
+    "capsysbinary",
+    "capteesys",
+    "doctest_namespace",
+    "monkeypatch",
+    "pytestconfig",
+    "record_property",
+    "record_testsuite_property",
+    "record_xml_attribute",
+    "recwarn",
+    "subtests",
+    "tmp_path",
+    "tmp_path_factory",
+    "tmpdir",
+    "tmpdir_factory",
+    "testrun_uid",
+    "worker_id",
 ];
 
 /// A path that `mock.patch` was given and that leads nowhere.
@@ -91,14 +116,20 @@ impl WrongPath {
 pub(crate) fn wrong_path(scene: &Scene) -> Option<WrongPath> {
     let message = &scene.exception.message;
     let at = scene.own()?;
-    let in_mock = scene.frames().any(|at| at.frame.module.as_deref() == Some("unittest.mock") || at.frame.file.ends_with("unittest/mock.py"));
+    let in_mock = scene
+        .frames()
+        .any(|at| at.frame.module.as_deref() == Some("unittest.mock") || at.frame.file.ends_with("unittest/mock.py"));
     let in_monkeypatch = scene.frames().any(|at| at.frame.file.ends_with("_pytest/monkeypatch.py"));
-    let missing = pattern!(r"<module '([\w.]+)'.*does not have the attribute '(\w+)'").captures(message).or_else(|| {
-        if !in_mock && !in_monkeypatch {
-            return None;
-        }
-        pattern!(r"^module '([\w.]+)' has no attribute '(\w+)'|^'module' object at ([\w.]+) has no attribute '(\w+)'").captures(message)
-    });
+    let missing =
+        pattern!(r"<module '([\w.]+)'.*does not have the attribute '(\w+)'").captures(message).or_else(|| {
+            if !in_mock && !in_monkeypatch {
+                return None;
+            }
+            pattern!(
+                r"^module '([\w.]+)' has no attribute '(\w+)'|^'module' object at ([\w.]+) has no attribute '(\w+)'"
+            )
+            .captures(message)
+        });
     let (owner, wanted) = match missing {
         Some(parts) => {
             let owner = parts.get(1).or(parts.get(3))?.as_str().to_owned();
@@ -166,11 +197,21 @@ fn mock(scene: &Scene) -> Option<Hypothesis> {
     let owner = if wrong.owner.is_empty() { "nothing".to_owned() } else { format!("`{}`", wrong.owner) };
     let (text, confidence) = match near {
         Some(near) => (
-            format!("the path `{}` that {} patches does not exist: {owner} has no `{}`, but `{near}`", wrong.path, at.place(), wrong.wanted),
+            format!(
+                "the path `{}` that {} patches does not exist: {owner} has no `{}`, but `{near}`",
+                wrong.path,
+                at.place(),
+                wrong.wanted
+            ),
             Confidence::High,
         ),
         None => (
-            format!("the path `{}` that {} patches does not exist: {owner} has no `{}`. A name is patched where it is looked up, in the module that uses it", wrong.path, at.place(), wrong.wanted),
+            format!(
+                "the path `{}` that {} patches does not exist: {owner} has no `{}`. A name is patched where it is looked up, in the module that uses it",
+                wrong.path,
+                at.place(),
+                wrong.wanted
+            ),
             Confidence::High,
         ),
     };
@@ -198,7 +239,11 @@ fn raises(scene: &Scene) -> Option<Hypothesis> {
     let expected = pattern!(r"(?m)^\s*(?:Expected regex|Regex): (.+)$").captures(message)?;
     let actual = pattern!(r"(?m)^\s*(?:Actual message|Input): (.+)$").captures(message)?;
     Some(Hypothesis {
-        text: format!("the exception came, with another text: {} does not match {}", brief(&actual[1]), brief(&expected[1])),
+        text: format!(
+            "the exception came, with another text: {} does not match {}",
+            brief(&actual[1]),
+            brief(&expected[1])
+        ),
         confidence: Confidence::High,
         because: "pytest shows both".to_owned(),
         evidence: vec![

@@ -46,14 +46,13 @@ pub(crate) struct At<'a> {
 
 impl<'a> Scene<'a> {
     pub fn new(evidence: &'a Evidence, around: &'a Around<'a>) -> Self {
-        let wraps = matches!(evidence.exception.kind.as_str(), "Collector.CollectError" | "CollectError" | "ExceptionGroup");
+        let wraps =
+            matches!(evidence.exception.kind.as_str(), "Collector.CollectError" | "CollectError" | "ExceptionGroup");
         match evidence.chain.first() {
             Some(linked) if wraps => {
                 Self { evidence, around, exception: &linked.exception, frames: &linked.frames, numbered: false }
             }
-            _ => {
-                Self { evidence, around, exception: &evidence.exception, frames: &evidence.frames, numbered: true }
-            }
+            _ => Self { evidence, around, exception: &evidence.exception, frames: &evidence.frames, numbered: true },
         }
     }
 
@@ -95,7 +94,10 @@ impl<'a> Scene<'a> {
         let end = (line + 2).min(lines.len());
         for begin in (line.saturating_sub(MAX_FUNCTION_LINES)..line.min(lines.len())).rev() {
             if defines(lines[begin], short) {
-                return (u32::try_from(begin + 1).unwrap_or(1), lines[begin..end].iter().map(ToString::to_string).collect());
+                return (
+                    u32::try_from(begin + 1).unwrap_or(1),
+                    lines[begin..end].iter().map(ToString::to_string).collect(),
+                );
             }
         }
         recorded
@@ -115,7 +117,8 @@ impl<'a> Scene<'a> {
         for other in self.frames() {
             if short_name(&other.frame.function) == short
                 && other.frame.in_app
-                && let Some(found) = self.file(&other.frame.file).and_then(|text| define(&text, &other.frame.file, short))
+                && let Some(found) =
+                    self.file(&other.frame.file).and_then(|text| define(&text, &other.frame.file, short))
             {
                 return Some(found);
             }
@@ -147,11 +150,6 @@ impl<'a> At<'a> {
             }
         }
         text
-    }
-
-    pub fn line_text(&self) -> Option<&'a str> {
-        let source = self.frame.source.as_ref()?;
-        source.lines.get(self.frame.line.checked_sub(source.first)? as usize).map(String::as_str)
     }
 
     pub fn local(&self, name: &str) -> Option<&'a Local> {
@@ -223,8 +221,12 @@ impl Definition {
 
     /// Why a call of it can give None, if the source says so.
     pub fn gives_none(&self) -> Option<String> {
-        let code: Vec<&str> =
-            self.body.iter().map(|line| line.trim()).filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+        let code: Vec<&str> = self
+            .body
+            .iter()
+            .map(|line| line.trim())
+            .filter(|line| !line.is_empty() && !line.starts_with('#'))
+            .collect();
         if code.iter().any(|line| line.starts_with("yield") || line.contains(" yield ")) {
             return None;
         }
@@ -233,7 +235,8 @@ impl Definition {
             return Some(format!("it has `{bare}`"));
         }
         if returns.is_empty() {
-            return (!code.iter().any(|line| line.starts_with("raise"))).then(|| "it has no return statement".to_owned());
+            return (!code.iter().any(|line| line.starts_with("raise")))
+                .then(|| "it has no return statement".to_owned());
         }
         let least = self.body.iter().filter(|line| !line.trim().is_empty()).map(|line| indent(line)).min()?;
         let last = self.body.iter().rev().find(|line| !line.trim().is_empty() && indent(line) == least)?;
@@ -379,8 +382,10 @@ pub(crate) fn split_top(text: &str, operator: &str) -> Option<(String, String)> 
                 let is_symbol = |c: char| "=<>!+-*/%&|^:@~".contains(c);
                 let before = index.checked_sub(1).map_or("", |index| &text[words[index].at.clone()]);
                 let joined = operator.starts_with(is_symbol)
-                    && (rest[operator.len()..].starts_with('=') || (before.len() == 1 && before.starts_with(is_symbol)));
-                let cut_word = token.kind == Kind::Keyword && token.at.len() != operator.len() && !operator.contains(' ');
+                    && (rest[operator.len()..].starts_with('=')
+                        || (before.len() == 1 && before.starts_with(is_symbol)));
+                let cut_word =
+                    token.kind == Kind::Keyword && token.at.len() != operator.len() && !operator.contains(' ');
                 if !joined && !cut_word {
                     return Some((text[..token.at.start].to_owned(), rest[operator.len()..].to_owned()));
                 }
@@ -472,7 +477,9 @@ pub(crate) fn assigned(first: u32, lines: &[String], before: u32, name: &str) ->
         if let Some(parts) = assignment.captures(line) {
             let value = parts.name("value").map(|value| value.as_str().trim().to_owned());
             let value = value.or_else(|| parts.name("with").map(|with| format!("with {}", with.as_str())));
-            found = value.or_else(|| parts.name("in").map(|of| format!("an item of {}", of.as_str()))).map(|it| (number, it));
+            found = value
+                .or_else(|| parts.name("in").map(|of| format!("an item of {}", of.as_str())))
+                .map(|it| (number, it));
         }
     }
     found
@@ -528,8 +535,10 @@ pub(crate) fn keys_of(value: &str) -> Option<Vec<String>> {
     let open = value.find('{')?;
     let end = balanced(&value[open..]).map_or(value.len(), |length| open + length - 1);
     let inside = &value[open + 1..end];
-    let keys: Vec<String> =
-        split_arguments(inside).iter().filter_map(|part| split_top(part, ":").map(|(key, _)| key.trim().to_owned())).collect();
+    let keys: Vec<String> = split_arguments(inside)
+        .iter()
+        .filter_map(|part| split_top(part, ":").map(|(key, _)| key.trim().to_owned()))
+        .collect();
     (!keys.is_empty() || inside.trim().is_empty()).then_some(keys)
 }
 
@@ -543,8 +552,9 @@ pub(crate) fn length_of(value: &str) -> Option<usize> {
 
 /// Files that a module named in a file's imports can be in, for a name imported from it or a module the name is reached through.
 fn module_files(text: &str, name: &str, owner: Option<&str>) -> Vec<String> {
-    static FROM: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r"(?m)^\s*from\s+([\w.]+)\s+import\s+(\([^)]*\)|[^\n#]+)").expect("it is a pattern"));
+    static FROM: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"(?m)^\s*from\s+([\w.]+)\s+import\s+(\([^)]*\)|[^\n#]+)").expect("it is a pattern")
+    });
     static IMPORT: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"(?m)^\s*import\s+([\w.]+)(?:\s+as\s+(\w+))?").expect("it is a pattern"));
     let mut modules = Vec::new();
@@ -573,7 +583,12 @@ fn module_files(text: &str, name: &str, owner: Option<&str>) -> Vec<String> {
 
 pub(crate) fn files_of_module(module: &str) -> Vec<String> {
     let path = module.trim_start_matches('.').replace('.', "/");
-    vec![format!("{path}.py"), format!("{path}/__init__.py"), format!("src/{path}.py"), format!("src/{path}/__init__.py")]
+    vec![
+        format!("{path}.py"),
+        format!("{path}/__init__.py"),
+        format!("src/{path}.py"),
+        format!("src/{path}/__init__.py"),
+    ]
 }
 
 /// Names that a module's source defines or imports at its top.
@@ -584,9 +599,12 @@ pub(crate) fn names_of_module(text: &str) -> Vec<String> {
             names.extend(parts.get(1).or(parts.get(2)).map(|name| name.as_str().to_owned()));
         } else if let Some(parts) = pattern!(r"^(?:from\s+[\w.]+\s+)?import\s+(.+)$").captures(line) {
             let listed = parts[1].trim_matches(['(', ')', ' ']);
-            names.extend(listed.split(',').filter_map(|item| item.split_whitespace().last()).map(|name| {
-                name.split('.').next().unwrap_or(name).to_owned()
-            }));
+            names.extend(
+                listed
+                    .split(',')
+                    .filter_map(|item| item.split_whitespace().last())
+                    .map(|name| name.split('.').next().unwrap_or(name).to_owned()),
+            );
         }
     }
     names

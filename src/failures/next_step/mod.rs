@@ -53,7 +53,7 @@ impl Evaluate {
 /// None when the evidence has neither a line nor a value to go on with.
 pub fn next_step(evidence: &Evidence, around: &Around) -> Option<NextStep> {
     let scene = Scene::new(evidence, around);
-    let steps: [fn(&Scene) -> Option<NextStep>; 9] = [
+    let steps: [fn(&Scene) -> Option<NextStep>; 10] = [
         wrong_fixture,
         wrong_mock_path,
         missing_import,
@@ -62,6 +62,7 @@ pub fn next_step(evidence: &Evidence, around: &Around) -> Option<NextStep> {
         nothing,
         wrong_attribute,
         wrong_key,
+        missing_file,
         look,
     ];
     steps.iter().find_map(|step| step(&scene))
@@ -117,9 +118,17 @@ fn wrong_mock_path(scene: &Scene) -> Option<NextStep> {
     let at = scene.own()?;
     let Some(near) = wrong.near() else {
         let module = scene.file(&at.frame.file).is_some();
-        let code = format!("import {0}; [name for name in dir({0}) if not name.startswith('_')]", if wrong.owner.is_empty() { "sys" } else { &wrong.owner });
+        let code = format!(
+            "import {0}; [name for name in dir({0}) if not name.startswith('_')]",
+            if wrong.owner.is_empty() { "sys" } else { &wrong.owner }
+        );
         let text = format!("patch the name where it is looked up: see what `{}` really has", wrong.owner);
-        return Some(NextStep { text, diff: None, evaluate: evaluate(scene, at, &code).filter(|_| module || !wrong.owner.is_empty()), confidence: Confidence::Medium });
+        return Some(NextStep {
+            text,
+            diff: None,
+            evaluate: evaluate(scene, at, &code).filter(|_| module || !wrong.owner.is_empty()),
+            confidence: Confidence::Medium,
+        });
     };
     let old = if wrong.owner.is_empty() { wrong.wanted.clone() } else { format!("{}.{}", wrong.owner, wrong.wanted) };
     let new = if wrong.owner.is_empty() { near.clone() } else { format!("{}.{near}", wrong.owner) };
@@ -146,6 +155,11 @@ fn missing_import(scene: &Scene) -> Option<NextStep> {
         let mut edits = Edits::of(&at.frame.file, &text);
         let place = imports::place_for(edits.lines(), &statement);
         edits.insert(place, statement.clone());
+        let next = edits.lines().get(place).map_or("", String::as_str);
+        if !next.is_empty() && !next.starts_with("import ") && !next.starts_with("from ") {
+            edits.insert(place, String::new());
+            edits.insert(place, String::new());
+        }
         edits.diff()
     });
     Some(with_diff(format!("add `{statement}` to {}", at.frame.file), diff, Confidence::High))
@@ -154,7 +168,9 @@ fn missing_import(scene: &Scene) -> Option<NextStep> {
 fn wrong_import(scene: &Scene) -> Option<NextStep> {
     let at = scene.own()?;
     let message = &scene.exception.message;
-    if let Some(parts) = super::hypotheses::reading::pattern!(r"cannot import name '(\w+)' from '([\w.]+)'").captures(message) {
+    if let Some(parts) =
+        super::hypotheses::reading::pattern!(r"cannot import name '(\w+)' from '([\w.]+)'").captures(message)
+    {
         let (wanted, module) = (&parts[1], &parts[2]);
         let there = names::module_names(scene, module);
         let near = (*similar(wanted, there.iter().map(String::as_str)).first()?).to_owned();
@@ -169,21 +185,28 @@ fn wrong_import(scene: &Scene) -> Option<NextStep> {
             }
             edits.diff()
         });
-        return Some(with_diff(format!("import `{near}` from `{module}` instead of `{wanted}`"), diff, Confidence::High));
+        return Some(with_diff(
+            format!("import `{near}` from `{module}` instead of `{wanted}`"),
+            diff,
+            Confidence::High,
+        ));
     }
     let parts = super::hypotheses::reading::pattern!(r"No module named '([\w.]+)'").captures(message)?;
     let module = &parts[1];
     if let Some((package, _)) = module.rsplit_once('.')
         && let Some(near) = names::near_module(scene, package, module)
     {
-        let diff = edit_line(scene, at, |line| (line.matches(module).count() == 1).then(|| line.replacen(module, &near, 1)));
+        let diff =
+            edit_line(scene, at, |line| (line.matches(module).count() == 1).then(|| line.replacen(module, &near, 1)));
         return Some(with_diff(format!("import `{near}` instead of `{module}`"), diff, Confidence::High));
     }
     let top = module.split('.').next().unwrap_or(module);
     let text = if module.contains('.') {
         format!("see which modules the package `{top}` has now; `{module}` is not one of them")
     } else {
-        format!("install what `{module}` comes in for the interpreter that runs the tests, or put its directory on sys.path (pytest's `pythonpath` setting)")
+        format!(
+            "install what `{module}` comes in for the interpreter that runs the tests, or put its directory on sys.path (pytest's `pythonpath` setting)"
+        )
     };
     Some(with_diff(text, None, Confidence::Medium))
 }
@@ -209,9 +232,15 @@ fn changed_signature(scene: &Scene) -> Option<NextStep> {
         });
         return Some(with_diff(format!("pass `{meant}` instead of `{name}` at {}", at.place()), diff, confidence));
     }
-    let function = expressions(&at.statement()).into_iter().map(|found| found.text).find(|text| short_name(text) == short).unwrap_or(short);
+    let function = expressions(&at.statement())
+        .into_iter()
+        .map(|found| found.text)
+        .find(|text| short_name(text) == short)
+        .unwrap_or(short);
     let text = match head {
-        Some(head) => format!("bring the call at {} and {head} together: change the one that is out of date", at.place()),
+        Some(head) => {
+            format!("bring the call at {} and {head} together: change the one that is out of date", at.place())
+        }
         None => format!("compare the call at {} with the function's signature", at.place()),
     };
     let code = format!("import inspect; inspect.signature({function})");
@@ -223,10 +252,16 @@ fn nothing(scene: &Scene) -> Option<NextStep> {
     let at = nothing.at;
     let made = none::maker(scene, at, &nothing.expression);
     // A function that computes a value into a name and ends without returning it.
-    if let Some(definition) = made.as_ref().and_then(|(made_at, call)| scene.definition(*made_at, call.split('(').next().unwrap_or(call)))
-        && !definition.body.iter().any(|line| line.contains("return") || line.contains("yield") || line.contains("raise"))
-        && let Some(last) = definition.body.iter().rfind(|line| !line.trim().is_empty() && !line.trim_start().starts_with('#'))
-        && definition.body.iter().filter(|line| !line.trim().is_empty()).map(|line| indent(line)).min() == Some(indent(last))
+    if let Some(definition) =
+        made.as_ref().and_then(|(made_at, call)| scene.definition(*made_at, call.split('(').next().unwrap_or(call)))
+        && !definition
+            .body
+            .iter()
+            .any(|line| line.contains("return") || line.contains("yield") || line.contains("raise"))
+        && let Some(last) =
+            definition.body.iter().rfind(|line| !line.trim().is_empty() && !line.trim_start().starts_with('#'))
+        && definition.body.iter().filter(|line| !line.trim().is_empty()).map(|line| indent(line)).min()
+            == Some(indent(last))
         && let Some((name, _)) = split_top(last, "=")
         && !name.trim().is_empty()
         && name.trim().chars().all(|c| c == '_' || c.is_alphanumeric())
@@ -238,13 +273,29 @@ fn nothing(scene: &Scene) -> Option<NextStep> {
             edits.insert(index + 1, format!("{}return {name}", " ".repeat(indent(last))));
             edits.diff()
         });
-        return Some(with_diff(format!("{} computes `{name}` and does not return it", definition.place()), diff, Confidence::High));
+        return Some(with_diff(
+            format!("{} computes `{name}` and does not return it", definition.place()),
+            diff,
+            Confidence::High,
+        ));
     }
     let (where_made, code) = made.unwrap_or((at, nothing.expression.clone()));
     let text = if code == nothing.expression {
         format!("`{}` is None in frame {}: look at what it hangs on", nothing.expression, at.index + 1)
+    } else if nothing.expression.contains('.') {
+        format!(
+            "`{}` is None; what it belongs to comes from `{}` ({}): see what that gives",
+            nothing.expression,
+            brief(&code),
+            where_made.place()
+        )
     } else {
-        format!("`{}` is None because of `{}` ({}): see what that gives, and why", nothing.expression, brief(&code), where_made.place())
+        format!(
+            "`{}` is None because of `{}` ({}): see what that gives, and why",
+            nothing.expression,
+            brief(&code),
+            where_made.place()
+        )
     };
     let code = match code.rsplit_once('.') {
         Some((owner, _)) if code == nothing.expression => format!("vars({owner})"),
@@ -264,12 +315,22 @@ fn wrong_attribute(scene: &Scene) -> Option<NextStep> {
             let changed = line.replacen(&format!(".{wanted}"), &format!(".{near}"), 1);
             (line.matches(&format!(".{wanted}")).count() == 1).then_some(changed)
         });
-        return Some(with_diff(format!("use `{near}` instead of `{wanted}` at {}", at.place()), diff, Confidence::High));
+        return Some(with_diff(
+            format!("use `{near}` instead of `{wanted}` at {}", at.place()),
+            diff,
+            Confidence::High,
+        ));
     }
     let line = at.statement();
-    let receiver = expressions(&line).into_iter().find(|found| line[found.at.end..].starts_with(&format!(".{wanted}")))?;
+    let receiver =
+        expressions(&line).into_iter().find(|found| line[found.at.end..].starts_with(&format!(".{wanted}")))?;
     let code = format!("[name for name in dir({}) if not name.startswith('_')]", receiver.text);
-    Some(NextStep { text: format!("see what {owner} has instead of `{wanted}`"), diff: None, evaluate: evaluate(scene, at, &code), confidence: Confidence::Medium })
+    Some(NextStep {
+        text: format!("see what {owner} has instead of `{wanted}`"),
+        diff: None,
+        evaluate: evaluate(scene, at, &code),
+        confidence: Confidence::Medium,
+    })
 }
 
 fn wrong_key(scene: &Scene) -> Option<NextStep> {
@@ -283,29 +344,53 @@ fn wrong_key(scene: &Scene) -> Option<NextStep> {
     let keys = at.value(&container.text).and_then(|value| keys_of(&value)).unwrap_or_default();
     if let [near, ..] = similar(&key, keys.iter().map(|there| unquote(there)))[..] {
         let diff = edit_line(scene, at, |line| {
-            let quoted = ['"', '\''].into_iter().find(|quote| line.matches(&format!("{quote}{key}{quote}")).count() == 1)?;
+            let quoted =
+                ['"', '\''].into_iter().find(|quote| line.matches(&format!("{quote}{key}{quote}")).count() == 1)?;
             Some(line.replacen(&format!("{quoted}{key}{quoted}"), &format!("{quoted}{near}{quoted}"), 1))
         });
         return Some(with_diff(format!("`{}` has '{near}', not '{key}'", container.text), diff, Confidence::Medium));
     }
     let text = format!("see which keys `{}` has at {}", container.text, at.place());
-    Some(NextStep { text, diff: None, evaluate: evaluate(scene, at, &format!("list({})", container.text)), confidence: Confidence::Medium })
+    Some(NextStep {
+        text,
+        diff: None,
+        evaluate: evaluate(scene, at, &format!("list({})", container.text)),
+        confidence: Confidence::Medium,
+    })
+}
+
+/// A file that is not there: what is there instead, seen from where the code looks.
+fn missing_file(scene: &Scene) -> Option<NextStep> {
+    if scene.exception.kind != "FileNotFoundError" {
+        return None;
+    }
+    let at = scene.own()?;
+    let path = super::hypotheses::reading::pattern!(r"'([^']+)'$").captures(&scene.exception.message)?[1].to_owned();
+    let directory =
+        path.rsplit_once('/').map_or(".", |(directory, _)| if directory.is_empty() { "/" } else { directory });
+    let code = format!("import os; (os.getcwd(), os.path.exists({directory:?}) and os.listdir({directory:?}))");
+    let text = format!("see where {} looks for '{path}' and what is there", at.place());
+    Some(NextStep { text, diff: None, evaluate: Some(evaluate(scene, at, &code)?), confidence: Confidence::Medium })
 }
 
 /// What to look at in the failing frame: the side of a comparison that is computed, else what the line is made of.
 fn look(scene: &Scene) -> Option<NextStep> {
     let at = scene.own()?;
     let line = at.statement();
-    let condition = line.strip_prefix("assert ").map(|rest| split_top(rest, ",").map_or(rest.to_owned(), |(condition, _)| condition));
+    let condition = line
+        .strip_prefix("assert ")
+        .map(|rest| split_top(rest, ",").map_or(rest.to_owned(), |(condition, _)| condition));
     let side = condition.as_deref().and_then(|condition| {
         let (left, right) = split_top(condition, "==")?;
-        let computed = |side: &str| side.contains('(') || !expressions(side).is_empty();
-        Some(if computed(&left) { left } else { right })
+        Some(if expressions(&left).is_empty() { right } else { left })
     });
-    let code = side.or(condition).map(|side| side.trim().to_owned()).or_else(|| {
-        let all = expressions(&line);
-        all.iter().rfind(|found| at.value(&found.text).is_some()).map(|found| found.text.clone())
-    })?;
+    let code =
+        side.or(condition).filter(|code| !expressions(code).is_empty()).map(|side| side.trim().to_owned()).or_else(
+            || {
+                let all = expressions(&line);
+                all.iter().rfind(|found| at.value(&found.text).is_some()).map(|found| found.text.clone())
+            },
+        )?;
     let text = format!("look at `{}` in frame {} ({})", brief(&code), at.index + 1, at.place());
     Some(NextStep { text, diff: None, evaluate: Some(evaluate(scene, at, &code)?), confidence: Confidence::Low })
 }
