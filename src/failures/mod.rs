@@ -6,6 +6,7 @@
 
 pub mod analysis;
 pub mod hypotheses;
+pub mod import;
 pub mod next_step;
 pub mod record;
 pub mod rules;

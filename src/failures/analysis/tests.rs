@@ -176,7 +176,8 @@ fn flaky_ones_are_listed() {
 
 #[test]
 fn a_hundred_thousand_failures_take_a_moment() {
-    let texts: Vec<(String, String, String, String)> = (0..100_000)
+    let count = if cfg!(debug_assertions) { 10_000 } else { 100_000 };
+    let texts: Vec<(String, String, String, String)> = (0..count)
         .map(|n| {
             (
                 format!("f{n}"),
@@ -202,9 +203,9 @@ fn a_hundred_thousand_failures_take_a_moment() {
         let begin = Instant::now();
         let report = analyze(&rows, &Question { group_by, ..Question::new(now()) });
         let took = begin.elapsed();
-        assert_eq!(report.total_failures, 100_000);
+        assert_eq!(report.total_failures, count);
         assert!(report.groups.len() <= 100);
-        // Unoptimised, on a busy machine; a build that is shipped takes a fraction of it.
-        assert!(took < Duration::from_secs(5), "{group_by:?} took {took:?}");
+        // Unoptimised code says nothing about time.
+        assert!(cfg!(debug_assertions) || took < Duration::from_millis(500), "{group_by:?} took {took:?}");
     }
 }
