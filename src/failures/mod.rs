@@ -5,8 +5,10 @@
 //! `prompt` tells all of it to a model, `guide` tells how it is used. Called by the doors.
 
 pub mod analysis;
+pub mod guide;
 pub mod hypotheses;
 pub mod import;
 pub mod next_step;
+pub mod prompt;
 pub mod record;
 pub mod rules;
