@@ -103,7 +103,7 @@ pub fn find(given: &str) -> Result<&'static Rule, UnknownRule> {
 }
 
 fn letters(text: &str) -> String {
-    text.chars().filter(|c| c.is_ascii_alphanumeric()).map(|c| c.to_ascii_lowercase()).take(80).collect()
+    text.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).take(80).collect()
 }
 
 /// What somebody found out about a failure.

@@ -117,13 +117,14 @@ pub(crate) fn hypotheses(scene: &Scene) -> Vec<Hypothesis> {
     let function = &misfit.function;
     let place = at.place();
     let (text, confidence, because) = match &misfit.problem {
-        Problem::Unexpected { name, .. } => match misfit.meant() {
-            Some((meant, confidence)) => (
-                format!("{place} passes `{name}` to {function}, whose parameter is called `{meant}`{defined}"),
-                confidence,
-                format!("`{name}` and `{meant}` differ by little, and nothing else is passed for `{meant}`"),
-            ),
-            None => {
+        Problem::Unexpected { name, .. } => {
+            if let Some((meant, confidence)) = misfit.meant() {
+                (
+                    format!("{place} passes `{name}` to {function}, whose parameter is called `{meant}`{defined}"),
+                    confidence,
+                    format!("`{name}` and `{meant}` differ by little, and nothing else is passed for `{meant}`"),
+                )
+            } else {
                 let free: Vec<String> = misfit.free().iter().map(|parameter| format!("`{}`", parameter.name)).collect();
                 let or = match free.len() {
                     0 => String::new(),
@@ -135,7 +136,7 @@ pub(crate) fn hypotheses(scene: &Scene) -> Vec<Hypothesis> {
                     "the message says so; which side is out of date it does not say".to_owned(),
                 )
             }
-        },
+        }
         Problem::Missing(names) => (
             format!("{place} calls {function} without {}{defined}", quoted(names)),
             Confidence::High,
@@ -144,7 +145,6 @@ pub(crate) fn hypotheses(scene: &Scene) -> Vec<Hypothesis> {
         Problem::TooMany => {
             let no_self = misfit.definition.as_ref().is_some_and(|definition| {
                 function.contains('.')
-                    && definition.body.first().is_some()
                     && !matches!(definition.parameters.first().map(|first| first.name.as_str()), Some("self" | "cls"))
             });
             let hint =

@@ -13,9 +13,9 @@ pub(crate) fn hypotheses(scene: &Scene) -> Vec<Hypothesis> {
             file(scene, at)
         }
         "UnicodeDecodeError" | "UnicodeEncodeError" => encoding(scene, at),
-        _ if is_connection(kind, &scene.exception.message) => connection(scene, at),
-        _ if is_timeout(kind) => timeout(scene, at),
-        _ if scene.exception.message.contains("offset-naive and offset-aware") => zone(scene, at),
+        _ if is_connection(kind, &scene.exception.message) => Some(connection(scene, at)),
+        _ if is_timeout(kind) => Some(timeout(scene, at)),
+        _ if scene.exception.message.contains("offset-naive and offset-aware") => Some(zone(at)),
         _ => None,
     };
     found.into_iter().collect()
@@ -134,7 +134,7 @@ fn is_timeout(kind: &str) -> bool {
     kind.contains("Timeout") || kind == "CancelledError"
 }
 
-fn connection(scene: &Scene, at: At) -> Option<Hypothesis> {
+fn connection(scene: &Scene, at: At) -> Hypothesis {
     let message = &scene.exception.message;
     // Addresses among the values, or on the lines themselves.
     let address = |text: &str| {
@@ -174,19 +174,19 @@ fn connection(scene: &Scene, at: At) -> Option<Hypothesis> {
         None => format!("the test really connects to something at {}, and {what}", at.place()),
     };
     evidence.push(super::Fact::told(brief(message)));
-    Some(Hypothesis {
+    Hypothesis {
         text,
         confidence: Confidence::Medium,
         because: "the message is the network's; the address is from the values of the frames".to_owned(),
         evidence,
-    })
+    }
 }
 
 fn without_password(address: &str) -> String {
     pattern!(r"://[^/@\s]+@").replace(address, "://***@").into_owned()
 }
 
-fn timeout(scene: &Scene, at: At) -> Option<Hypothesis> {
+fn timeout(scene: &Scene, at: At) -> Hypothesis {
     let message = &scene.exception.message;
     let limit = scene.frames().filter(|at| at.frame.in_app).take(6).find_map(|at| {
         at.frame
@@ -211,15 +211,15 @@ fn timeout(scene: &Scene, at: At) -> Option<Hypothesis> {
     if let Some(parts) = pattern!(r"(\d+(?:\.\d+)?)\s*(s|sec|seconds|ms|milliseconds)\b").captures(message) {
         text = format!("{text}; the message says {} {}", &parts[1], &parts[2]);
     }
-    Some(Hypothesis {
+    Hypothesis {
         text,
         confidence: Confidence::Low,
         because: "that it took too long is known; what it waited for has to be looked at".to_owned(),
         evidence,
-    })
+    }
 }
 
-fn zone(_scene: &Scene, at: At) -> Option<Hypothesis> {
+fn zone(at: At) -> Hypothesis {
     let mut evidence = vec![at.fact(format!("`{}`", brief(&at.statement())))];
     let mut naive = None;
     for (name, value) in values_on_line(at, 6) {
@@ -238,12 +238,12 @@ fn zone(_scene: &Scene, at: At) -> Option<Hypothesis> {
         .map(|name| format!("; `{name}` has none"))
         .or_else(|| written.filter(|text| !text.contains("tz")).map(|text| format!("; `{text}` makes one without")))
         .unwrap_or_default();
-    Some(Hypothesis {
+    Hypothesis {
         text: format!("a time with a time zone is compared with one that has none at {}{which}", at.place()),
         confidence: Confidence::High,
         because: "the message says so".to_owned(),
         evidence,
-    })
+    }
 }
 
 /// Values that an operation cannot take, and anything else that names on the failing line can explain.
@@ -260,7 +260,7 @@ pub(crate) fn values(scene: &Scene) -> Vec<Hypothesis> {
             .captures(&at.statement())
             .map(|parts| parts[1].to_owned());
         let divisor =
-            divisor.map(|divisor| format!("`{divisor}` was zero")).unwrap_or_else(|| "the divisor was zero".to_owned());
+            divisor.map_or_else(|| "the divisor was zero".to_owned(), |divisor| format!("`{divisor}` was zero"));
         let with = told(&values);
         return vec![Hypothesis {
             text: format!("{divisor} at {}{with}", at.place()),

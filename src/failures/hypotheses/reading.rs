@@ -497,21 +497,18 @@ pub(crate) fn field_of(value: &str, name: &str) -> Option<String> {
     let mut level = 0;
     let mut end = rest.len();
     for token in tokens(rest) {
+        let ends = match token.kind {
+            Kind::Close | Kind::Space | Kind::Newline => true,
+            Kind::Operator => matches!(&rest[token.at.clone()], "," | ">"),
+            _ => false,
+        };
+        if level == 0 && ends {
+            end = token.at.start;
+            break;
+        }
         match token.kind {
             Kind::Open => level += 1,
-            Kind::Close if level == 0 => {
-                end = token.at.start;
-                break;
-            }
             Kind::Close => level -= 1,
-            Kind::Space | Kind::Newline if level == 0 => {
-                end = token.at.start;
-                break;
-            }
-            Kind::Operator if level == 0 && matches!(&rest[token.at.clone()], "," | ">") => {
-                end = token.at.start;
-                break;
-            }
             _ => {}
         }
     }

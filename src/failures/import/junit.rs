@@ -1,4 +1,4 @@
-//! JUnit XML: pytest's two families, and other runners'. What XML has beyond elements and text (document types, entities) is refused.
+//! `JUnit` XML: pytest's two families, and other runners'. What XML has beyond elements and text (document types, entities) is refused.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -211,7 +211,7 @@ impl State<'_> {
         let text = std::mem::take(&mut self.text);
         if name == "testcase" {
             let Some(case) = self.case.take() else { return Ok(()) };
-            return self.case(case).map_err(Problem::Known);
+            return self.case(&case).map_err(Problem::Known);
         }
         let Some(case) = &mut self.case else { return Ok(()) };
         match name.as_str() {
@@ -231,8 +231,8 @@ impl State<'_> {
         Ok(())
     }
 
-    fn case(&mut self, case: Case) -> Result<(), Error> {
-        let place = self.place(&case);
+    fn case(&mut self, case: &Case) -> Result<(), Error> {
+        let place = self.place(case);
         let seconds = seconds(case.attributes.get("time"));
         let made = |outcome, phase| Tested {
             run: self.taking.origin.run.clone(),
@@ -262,7 +262,7 @@ impl State<'_> {
                     test.reason = Some(one_line(reason, MAX_NAME_CHARS)).filter(|reason| !reason.is_empty());
                 }
                 _ => {
-                    test.failure = Some(Box::new(evidence(found, &case)));
+                    test.failure = Some(Box::new(evidence(found, case)));
                     // Several of one kind are subtests; the last one is the test's own.
                     if failing > 1 && outcome == Outcome::Failed && index + 1 < failing {
                         test.subtest = Some(format!("{}", index + 1));
@@ -350,7 +350,7 @@ fn evidence(found: &Found, case: &Case) -> Evidence {
     let kind = Some(found.kind.as_str()).filter(|kind| !kind.is_empty());
     let mut evidence = traceback::evidence(&found.text, Told { message, kind });
     if evidence.exception.kind.is_empty() {
-        evidence.exception.kind = "Failed".to_owned();
+        "Failed".clone_into(&mut evidence.exception.kind);
     }
     if evidence.text.is_empty() {
         evidence.text = cut(message, super::MAX_TEXT_CHARS).0;

@@ -1,4 +1,4 @@
-//! Results of test runs that were written to files by others, as records: JUnit XML and pytest-reportlog.
+//! Results of test runs that were written to files by others, as records: `JUnit` XML and pytest-reportlog.
 //!
 //! Files are read as they come, and records handed on one by one, so that a large file needs no more memory than its largest
 //! element. What is wrong in a file is said with its line; what came before has been handed on. Called by `pylair failures import`.
@@ -198,7 +198,7 @@ impl<R: BufRead> BufRead for Counted<R> {
 
     fn consume(&mut self, count: usize) {
         if let Ok(buffer) = self.reader.fill_buf() {
-            self.line += buffer[..count.min(buffer.len())].iter().filter(|byte| **byte == b'\n').count() as u64;
+            self.line += buffer[..count.min(buffer.len())].split(|byte| *byte == b'\n').count() as u64 - 1;
         }
         self.piece += count;
         self.reader.consume(count);

@@ -318,7 +318,7 @@ fn evidence(line: &Line) -> Evidence {
     let first = text.lines().next().unwrap_or("").to_owned();
     let mut evidence = traceback::evidence(&text, Told { message: crash.unwrap_or(&first), kind: None });
     if evidence.exception.kind.is_empty() {
-        evidence.exception.kind = "Failed".to_owned();
+        "Failed".clone_into(&mut evidence.exception.kind);
     }
     for section in line.sections.as_array().into_iter().flatten() {
         let title = section.get(0).and_then(Value::as_str).unwrap_or("");

@@ -224,9 +224,10 @@ fn below_head(lines: &[String]) -> usize {
             } else {
                 lines[index + 1..].iter().position(|line| line.contains(quotes)).map_or(1, |more| more + 2)
             };
-        } else if line.starts_with('#') || line.starts_with("from __future__") {
-            index += 1;
-        } else if line.is_empty() && lines.get(index + 1).is_some_and(|next| next.starts_with("from __future__")) {
+        } else if line.starts_with('#')
+            || line.starts_with("from __future__")
+            || line.is_empty() && lines.get(index + 1).is_some_and(|next| next.starts_with("from __future__"))
+        {
             index += 1;
         } else {
             break;

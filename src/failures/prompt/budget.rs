@@ -1,6 +1,8 @@
 //! Parts of a prompt put together within a budget: the most important first, in the order they are read; what does not fit is cut or
 //! left out, and said.
 
+use std::fmt::Write as _;
+
 use crate::plain::shown_lines;
 
 /// Less room than that is not worth a beginning.
@@ -32,6 +34,20 @@ pub(crate) enum Keep {
 /// An upper bound for the tokens of a text, for the tokenizers in use (it is held against `cl100k`). Words of natural language and code count
 /// by their length, everything that looks random by its bytes.
 pub fn tokens_at_most(text: &str) -> usize {
+    text.split_inclusive([' ', '\n']).map(piece).sum()
+}
+
+/// A long piece without a blank is seldom made of words.
+fn piece(text: &str) -> usize {
+    let counted = count(text);
+    if text.len() > 32 && text.bytes().any(|byte| byte.is_ascii_alphanumeric()) {
+        counted.max(text.len() * 9 / 10)
+    } else {
+        counted
+    }
+}
+
+fn count(text: &str) -> usize {
     let mut tokens = 0;
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -69,7 +85,7 @@ pub fn tokens_at_most(text: &str) -> usize {
             first => {
                 at += 1;
                 // Lines such as `-----` are few tokens.
-                while at < bytes.len() && bytes[at] == first && at - begin < 4 && first.is_ascii_punctuation() {
+                while at < bytes.len() && bytes[at] == first && at - begin < 2 && first.is_ascii_punctuation() {
                     at += 1;
                 }
                 tokens += 1;
@@ -88,13 +104,15 @@ fn word(word: &[u8]) -> usize {
         consonants = if b"aeiouyAEIOUY".contains(byte) { 0 } else { consonants + 1 };
         longest = longest.max(consonants);
     }
-    let plain = length <= 2 || (longest <= 3 && vowels * 5 >= length && vowels * 10 <= length * 7);
-    if plain { 1 + length / 6 } else { 1 + length / 2 }
+    if length <= 2 {
+        return if vowels == 0 { length } else { 1 };
+    }
+    let plain = longest <= 3 && vowels * 5 >= length && vowels * 10 <= length * 7;
+    if plain { 1 + length / 6 } else { 1 + length * 3 / 4 }
 }
 
 pub(crate) struct Budget<'m> {
     left: usize,
-    max: usize,
     head: String,
     marker: &'m str,
     /// Index and text of those that are in.
@@ -105,7 +123,7 @@ pub(crate) struct Budget<'m> {
 impl<'m> Budget<'m> {
     pub fn new(max: usize, head: &str, marker: &'m str) -> Self {
         let left = max.saturating_sub(tokens_at_most(head) + RESERVED_TOKENS);
-        Self { left, max, head: head.to_owned(), marker, taken: Vec::new(), left_out: Vec::new() }
+        Self { left, head: head.to_owned(), marker, taken: Vec::new(), left_out: Vec::new() }
     }
 
     pub fn fill(&mut self, parts: Vec<Part>) {
@@ -141,7 +159,7 @@ impl<'m> Budget<'m> {
             text.push('\n');
         }
         if !data.is_empty() {
-            text.push_str(&format!("<<<{0}\n{1}\n{0}>>>\n", self.marker, data.trim_end()));
+            let _ = write!(text, "<<<{0}\n{1}\n{0}>>>\n", self.marker, data.trim_end());
         }
         text
     }
@@ -155,10 +173,10 @@ impl<'m> Budget<'m> {
             if tokens_at_most(&line) <= RESERVED_TOKENS {
                 text.push_str(&line);
             } else {
-                text.push_str(&format!("\n{} parts are not shown in full for lack of room.\n", self.left_out.len()));
+                let _ = write!(text, "\n{} parts are not shown in full for lack of room.\n", self.left_out.len());
             }
         }
-        let tokens = tokens_at_most(&text).min(self.max.max(tokens_at_most(&text)));
+        let tokens = tokens_at_most(&text);
         (text, tokens, self.left_out)
     }
 }
@@ -175,7 +193,7 @@ fn cut_to(text: &str, room: usize, keep: Keep) -> String {
                 let mut short = String::new();
                 for c in line.chars() {
                     short.push(c);
-                    if short.len() % 16 == 0 && tokens_at_most(&short) + 2 > room - used {
+                    if short.len().is_multiple_of(16) && tokens_at_most(&short) + 2 > room - used {
                         break;
                     }
                 }

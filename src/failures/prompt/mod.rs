@@ -165,7 +165,9 @@ fn finish(
 /// Something that the recorded text does not hold: a hash over all of it.
 fn marker(id: &str, parts: &[Part]) -> String {
     let mut all = String::from(id);
-    parts.iter().for_each(|part| all.push_str(&part.data));
+    for part in parts {
+        all.push_str(&part.data);
+    }
     let digest = hash::hex(&hash::sha256(all.as_bytes()));
     let mut length = 8;
     while length < digest.len() && all.contains(&digest[..length]) {

@@ -39,7 +39,7 @@ pub(super) fn most_different<'g, 'a>(members: &'g [Told<'a>], most: usize) -> Ve
 fn distance(a: &HashSet<String>, b: &HashSet<String>) -> usize {
     let shared = a.intersection(b).count();
     let all = a.len() + b.len() - shared;
-    if all == 0 { 0 } else { 1000 - shared * 1000 / all }
+    1000 - (shared * 1000).checked_div(all).unwrap_or(1000)
 }
 
 fn features(member: &Told) -> HashSet<String> {
