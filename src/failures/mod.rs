@@ -5,15 +5,24 @@
 //! - `pattern`, `fingerprint`, `grouping` tell what is the same; `status` what became of it
 //! - `ingest` makes it ready, `writer` has it written, many reports in one transaction; `store` keeps it in SQLite or PostgreSQL and answers with
 //!   what is in `view`
+//! - `hypotheses` and `next_step` explain one failure, `analysis` many; `rules` is how far an investigation is, `prompt` tells all of it to a model,
+//!   `guide` tells how it is used; `import` reads what other reporters wrote
 //!
 //! [`Failures`] is what the doors call.
 
+pub mod analysis;
 mod error;
 pub mod fingerprint;
 pub mod grouping;
+pub mod guide;
+pub mod hypotheses;
+pub mod import;
 mod ingest;
+pub mod next_step;
 pub mod pattern;
+pub mod prompt;
 pub mod record;
+pub mod rules;
 mod spool;
 pub mod status;
 mod store;

@@ -1,0 +1,127 @@
+//! What is asked of an analysis: how to put failures together, over which time, and which words are known for both.
+
+use std::str::FromStr;
+
+use jiff::{Timestamp, ToSpan, tz::TimeZone};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum GroupBy {
+    ErrorType,
+    FilePath,
+    Pattern,
+    #[default]
+    Fingerprint,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TimeRange {
+    #[default]
+    All,
+    /// Since midnight.
+    Today,
+    /// Seven days.
+    Week,
+    /// A calendar month.
+    Month,
+}
+
+/// A word that is none of those that are known.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no {what} `{given}`")]
+pub struct Unknown {
+    pub what: &'static str,
+    pub given: String,
+    pub known: &'static [&'static str],
+}
+
+impl Unknown {
+    pub fn hint(&self) -> String {
+        format!("known: {}", self.known.join(", "))
+    }
+}
+
+impl GroupBy {
+    pub const NAMES: &[&str] = &["error_type", "file_path", "pattern", "fingerprint"];
+
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+}
+
+impl FromStr for GroupBy {
+    type Err = Unknown;
+
+    fn from_str(given: &str) -> Result<Self, Unknown> {
+        let all = [Self::ErrorType, Self::FilePath, Self::Pattern, Self::Fingerprint];
+        find("group_by", given, Self::NAMES).map(|index| all[index])
+    }
+}
+
+impl TimeRange {
+    pub const NAMES: &[&str] = &["all", "today", "week", "month"];
+
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+}
+
+impl FromStr for TimeRange {
+    type Err = Unknown;
+
+    fn from_str(given: &str) -> Result<Self, Unknown> {
+        find("time_range", given, Self::NAMES).map(|index| [Self::All, Self::Today, Self::Week, Self::Month][index])
+    }
+}
+
+fn find(what: &'static str, given: &str, known: &'static [&'static str]) -> Result<usize, Unknown> {
+    let wanted = given.trim().to_ascii_lowercase().replace('-', "_");
+    known.iter().position(|name| *name == wanted).ok_or_else(|| Unknown {
+        what,
+        given: crate::plain::one_line(given, 60),
+        known,
+    })
+}
+
+#[derive(Debug, Clone)]
+pub struct Question {
+    pub group_by: GroupBy,
+    pub time_range: TimeRange,
+    pub include_resolved: bool,
+    pub now: Timestamp,
+    /// In which "today" is meant.
+    pub zone: TimeZone,
+    /// Since when something counts as new, such as the time of a commit; else for a day.
+    pub new_since: Option<Timestamp>,
+    /// How many groups are told in full.
+    pub limit: Option<usize>,
+}
+
+impl Question {
+    pub fn new(now: Timestamp) -> Self {
+        Self {
+            group_by: GroupBy::default(),
+            time_range: TimeRange::default(),
+            include_resolved: false,
+            now,
+            zone: TimeZone::UTC,
+            new_since: None,
+            limit: None,
+        }
+    }
+
+    /// The beginning of the time range.
+    pub fn from(&self) -> Timestamp {
+        let now = self.now.to_zoned(self.zone.clone());
+        let from = match self.time_range {
+            TimeRange::All => return Timestamp::MIN,
+            TimeRange::Today => now.start_of_day(),
+            TimeRange::Week => now.checked_sub(7.days()),
+            TimeRange::Month => now.checked_sub(1.month()),
+        };
+        from.map_or(Timestamp::MIN, |from| from.timestamp())
+    }
+}

@@ -1,0 +1,257 @@
+//! Assertions: the two sides as pytest shows them, what differs between them, and which names they are.
+
+use super::{
+    Confidence, Hypothesis, Scene,
+    reading::{At, balanced, brief, expressions, pattern, split_arguments, split_top},
+};
+
+const OPERATORS: &[&str] = &["==", "!=", "<=", ">=", "is not", "not in", "is", "in", "<", ">"];
+
+/// `assert left == right` with its values.
+struct Compared<'a> {
+    at: At<'a>,
+    operator: &'static str,
+    left: Side,
+    right: Side,
+}
+
+struct Side {
+    value: String,
+    /// As it is written, if the line can be read.
+    expression: Option<String>,
+}
+
+impl Side {
+    fn named(&self) -> String {
+        match &self.expression {
+            Some(expression) if !expressions(expression).is_empty() => {
+                format!("`{}` = {}", brief(expression), brief(&self.value))
+            }
+            _ => brief(&self.value),
+        }
+    }
+}
+
+pub(crate) fn hypotheses(scene: &Scene) -> Vec<Hypothesis> {
+    if scene.exception.kind != "AssertionError" {
+        return Vec::new();
+    }
+    match compared(scene) {
+        Some(compared) => vec![judge(scene, &compared)],
+        None => truth(scene).into_iter().collect(),
+    }
+}
+
+fn compared<'a>(scene: &Scene<'a>) -> Option<Compared<'a>> {
+    let at = scene.own()?;
+    // A message of the test's own stands before what pytest adds.
+    let line = scene.exception.message.lines().find_map(|line| line.trim_start().strip_prefix("assert "))?;
+    let (operator, left, right) = sides(line)?;
+    let statement = at.statement();
+    let written = statement.strip_prefix("assert ").and_then(|statement| {
+        let condition = split_top(statement, ",").map_or_else(|| statement.to_owned(), |(condition, _)| condition);
+        split_top(&condition, operator).map(|(left, right)| (left.trim().to_owned(), right.trim().to_owned()))
+    });
+    let (written_left, written_right) = written.map_or((None, None), |(left, right)| (Some(left), Some(right)));
+    Some(Compared {
+        at,
+        operator,
+        left: Side { value: left, expression: written_left },
+        right: Side { value: right, expression: written_right },
+    })
+}
+
+/// The first operator outside of brackets, and what is left and right of it.
+fn sides(line: &str) -> Option<(&'static str, String, String)> {
+    OPERATORS
+        .iter()
+        .filter_map(|operator| {
+            split_top(line, operator).map(|(left, right)| (*operator, left.trim().to_owned(), right.trim().to_owned()))
+        })
+        .min_by_key(|(operator, left, _)| (left.len(), usize::MAX - operator.len()))
+}
+
+fn judge(scene: &Scene, compared: &Compared) -> Hypothesis {
+    let at = compared.at;
+    let (left, right) = (&compared.left, &compared.right);
+    let mut evidence = vec![at.fact(format!("left: {}", left.named())), at.fact(format!("right: {}", right.named()))];
+    evidence.extend(made_of(scene, at, left));
+    let place = at.place();
+    let high = |text: String, because: &str| (text, Confidence::High, because.to_owned());
+    let (text, confidence, because) = if compared.operator == "==" {
+        if let (Ok(a), Ok(b)) = (left.value.parse::<f64>(), right.value.parse::<f64>())
+            && a.to_bits() != b.to_bits()
+            && (left.value.contains('.') || right.value.contains('.'))
+            && (a - b).abs() <= 1e-9 * a.abs().max(b.abs()).max(1e-3)
+        {
+            high(
+                format!(
+                    "two floats that differ only by rounding ({} and {}) are compared with == at {place}; pytest.approx or math.isclose is for that",
+                    left.value, right.value
+                ),
+                "the difference is below one part in a billion",
+            )
+        } else if let Some(order) = only_order(&left.value, &right.value) {
+            let unordered = unordered_source(at, left).or_else(|| unordered_source(at, right));
+            let source =
+                unordered.as_ref().map(|source| format!("; `{source}` has an order of its own")).unwrap_or_default();
+            (
+                format!("both sides at {place} hold the same {order} items in another order{source}"),
+                Confidence::High,
+                "the items of the two recorded values are equal once they are sorted".to_owned(),
+            )
+        } else if let Some(difference) = zones(&left.value, &right.value) {
+            high(format!("{difference} at {place}"), "both values are shown")
+        } else {
+            let what = differing(scene, left, right);
+            (
+                format!("at {place} {} was expected to equal {}{what}", left.named(), right.named()),
+                Confidence::Medium,
+                "both values are recorded; which of the two is right they do not say".to_owned(),
+            )
+        }
+    } else {
+        let negated = match compared.operator {
+            "in" => "is not in",
+            "not in" => "is in",
+            "is" => "is not",
+            "is not" => "is",
+            "!=" => "equals",
+            "<" => "is not below",
+            ">" => "is not above",
+            "<=" => "is above",
+            _ => "is below",
+        };
+        (
+            format!("at {place} {} {negated} {}", left.named(), right.named()),
+            Confidence::Medium,
+            "both values are recorded; which of the two is wrong they do not say".to_owned(),
+        )
+    };
+    Hypothesis { text, confidence, because, evidence }
+}
+
+/// What a side was computed from: the values of the names in it, and pytest's "where" lines.
+fn made_of(scene: &Scene, at: At, side: &Side) -> Vec<super::Fact> {
+    let mut facts = Vec::new();
+    if let Some(expression) = &side.expression {
+        for found in expressions(expression) {
+            if let Some(value) = at.value(&found.text)
+                && value != side.value
+                && facts.len() < 3
+            {
+                facts.push(at.fact(format!("{} = {}", found.text, brief(&value))));
+            }
+        }
+    }
+    for parts in pattern!(r"(?m)^\s*\+\s+(?:where|and) +(.+)$").captures_iter(&scene.exception.message).take(3) {
+        facts.push(at.fact(format!("where {}", brief(&parts[1]))));
+    }
+    facts
+}
+
+/// What pytest says of the difference, or what can be seen of it.
+fn differing(scene: &Scene, left: &Side, right: &Side) -> String {
+    let message = &scene.exception.message;
+    if let Some(parts) = pattern!(r"(?m)^\s*At index (\d+) diff: (.+)$").captures(message) {
+        return format!("; they differ first at index {}: {}", &parts[1], brief(&parts[2]));
+    }
+    if let Some(parts) = pattern!(r"Differing items:\s*\n\s*(.+)").captures(message) {
+        return format!("; differing: {}", brief(&parts[1]));
+    }
+    if let Some(parts) =
+        pattern!(r"(Left|Right) contains (\d+ more items?|one more item)[^\n]*:?\s*\n?\s*([^\n]*)").captures(message)
+    {
+        return format!("; the {} side has {}: {}", parts[1].to_lowercase(), &parts[2], brief(&parts[3]));
+    }
+    let (a, b) = (left.value.trim_matches(['\'', '"']), right.value.trim_matches(['\'', '"']));
+    if left.value.starts_with(['\'', '"']) && right.value.starts_with(['\'', '"']) {
+        let squeezed = |text: &str| text.split_whitespace().collect::<String>().replace("\\n", "").replace("\\t", "");
+        if a.to_lowercase() == b.to_lowercase() {
+            return "; they differ only in case".to_owned();
+        }
+        if squeezed(a) == squeezed(b) {
+            return "; they differ only in blanks or line ends".to_owned();
+        }
+        let same = a.chars().zip(b.chars()).take_while(|(a, b)| a == b).count();
+        let rest = |text: &str| brief(&text.chars().skip(same).take(40).collect::<String>());
+        return format!("; the texts differ from character {same} on: `{}` and `{}`", rest(a), rest(b));
+    }
+    if let (Ok(a), Ok(b)) = (left.value.parse::<f64>(), right.value.parse::<f64>()) {
+        return format!("; the difference is {}", a - b);
+    }
+    String::new()
+}
+
+/// How many items two lists have, when only their order differs.
+fn only_order(left: &str, right: &str) -> Option<usize> {
+    let items = |text: &str| -> Option<Vec<String>> {
+        (text.starts_with(['[', '(']) && balanced(text) == Some(text.len()) && !text.contains("..."))
+            .then(|| split_arguments(&text[1..text.len() - 1]))
+    };
+    let (mut a, mut b) = (items(left)?, items(right)?);
+    if a == b || a.len() != b.len() {
+        return None;
+    }
+    a.sort();
+    b.sort();
+    (a == b).then_some(a.len())
+}
+
+/// A set or dict that a list was made of, or a call that promises no order.
+fn unordered_source(at: At, side: &Side) -> Option<String> {
+    let expression = side.expression.as_ref()?;
+    let source = at.frame.source.as_ref()?;
+    let assigned =
+        super::reading::assigned(source.first, &source.lines, at.frame.line, expression).map(|(_, value)| value);
+    let made = assigned.unwrap_or_else(|| expression.clone());
+    pattern!(r"\bset\(|\{|\.keys\(|\.values\(|\.items\(|listdir\(|glob\(|iterdir\(|scandir\(|as_completed\(|\bvars\(")
+        .is_match(&made)
+        .then(|| brief(&made))
+}
+
+/// Two times of which only one has a zone.
+fn zones(left: &str, right: &str) -> Option<String> {
+    let is_time = |text: &str| text.contains("datetime.datetime(");
+    let has_zone = |text: &str| text.contains("tzinfo=");
+    (is_time(left) && is_time(right) && has_zone(left) != has_zone(right)).then(|| {
+        let (aware, naive) = if has_zone(left) { ("left", "right") } else { ("right", "left") };
+        format!("the {aware} time has a time zone and the {naive} one has none, so they are never equal")
+    })
+}
+
+/// `assert x`: what was not true.
+fn truth(scene: &Scene) -> Option<Hypothesis> {
+    let at = scene.own()?;
+    let shown = scene.exception.message.lines().find_map(|line| line.trim_start().strip_prefix("assert "));
+    let statement = at.statement();
+    let condition = statement.strip_prefix("assert ")?;
+    let condition =
+        split_top(condition, ",").map_or(condition.to_owned(), |(condition, _)| condition.trim().to_owned());
+    let mut evidence = vec![at.fact(format!("`{}`", brief(&statement)))];
+    let mut values: Vec<String> = Vec::new();
+    for found in expressions(&condition) {
+        if let Some(value) = at.value(&found.text)
+            && values.len() < 4
+        {
+            let told = format!("{} = {}", found.text, brief(&value));
+            evidence.push(at.fact(told.clone()));
+            values.push(told);
+        }
+    }
+    for parts in pattern!(r"(?m)^\s*\+\s+(?:where|and) +(.+)$").captures_iter(&scene.exception.message).take(3) {
+        evidence.push(at.fact(format!("where {}", brief(&parts[1]))));
+        values.push(brief(&parts[1]));
+    }
+    let shown = shown
+        .map(|shown| format!(" (it was {})", brief(shown)))
+        .filter(|_| shown != Some(condition.as_str()))
+        .unwrap_or_default();
+    let with = if values.is_empty() { String::new() } else { format!(", with {}", values.join(", ")) };
+    Some(Hypothesis {
+        text: format!("`{}` was not true at {}{shown}{with}", brief(&condition), at.place()),
+        confidence: if values.is_empty() { Confidence::Low } else { Confidence::Medium },
+        because: "these are the recorded values of what it is made of".to_owned(),
+        evidence,
+    })
+}

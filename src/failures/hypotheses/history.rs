@@ -1,0 +1,114 @@
+//! What happened before the failure: files and lines that changed, and tests that pass and fail on the same code.
+
+use super::{Confidence, Fact, Hypothesis, Scene, reading::brief};
+
+/// The innermost frame whose file was changed, by the difference to the commit or between the last good and the first bad one.
+pub(crate) fn changed(scene: &Scene) -> Option<Hypothesis> {
+    let frames: Vec<_> = scene.frames().filter(|at| at.frame.in_app).collect();
+    if let Some(between) = scene.around.between {
+        let by_line = frames
+            .iter()
+            .find(|at| between.lines.iter().any(|(file, line)| *file == at.frame.file && *line == at.frame.line));
+        let by_file = frames.iter().find(|at| between.files.contains(&at.frame.file));
+        if let Some(at) = by_line.or(by_file) {
+            let commits = match (&between.last_good, &between.first_bad) {
+                (Some(good), Some(bad)) => format!("between {} (passed) and {} (failed)", short(good), short(bad)),
+                (_, Some(bad)) => format!("by {}, where it failed first", short(bad)),
+                _ => "since it last passed".to_owned(),
+            };
+            let what = if by_line.is_some() { format!("line {} of", at.frame.line) } else { String::new() };
+            let others = between.files.len().saturating_sub(1);
+            return Some(Hypothesis {
+                text: format!(
+                    "{what} {}, where frame {} of the failure is, was changed {commits}",
+                    at.frame.file,
+                    at.index + 1
+                )
+                .trim()
+                .to_owned(),
+                confidence: if by_line.is_some() {
+                    Confidence::High
+                } else if others < 5 {
+                    Confidence::Medium
+                } else {
+                    Confidence::Low
+                },
+                because: if by_line.is_some() {
+                    "the very line that failed is among the changed ones".to_owned()
+                } else {
+                    format!("the file is one of {} that changed", others + 1)
+                },
+                evidence: vec![
+                    at.fact(format!("`{}`", brief(&at.statement()))),
+                    Fact::told(format!("changed: {}", brief(&between.files.join(", ")))),
+                ],
+            });
+        }
+    }
+    let at = frames.iter().find(|at| scene.around.changed.contains(&at.frame.file))?;
+    Some(Hypothesis {
+        text: format!(
+            "{}, where frame {} of the failure is, has changes that are not committed",
+            at.frame.file,
+            at.index + 1
+        ),
+        confidence: if scene.around.changed.len() <= 5 { Confidence::Medium } else { Confidence::Low },
+        because: format!("it is one of {} files that differ from the commit", scene.around.changed.len()),
+        evidence: vec![
+            at.fact(format!("`{}`", brief(&at.statement()))),
+            Fact::told(format!("changed: {}", brief(&scene.around.changed.join(", ")))),
+        ],
+    })
+}
+
+fn short(commit: &str) -> &str {
+    commit.get(..10).unwrap_or(commit)
+}
+
+/// Passing and failing on one code, with what in the frames could be the reason.
+pub(crate) fn flaky(scene: &Scene) -> Option<Hypothesis> {
+    let tries = scene.around.tries.filter(|tries| tries.passed > 0 && tries.failed > 0)?;
+    let mut evidence =
+        vec![Fact::told(format!("passed {} times and failed {} times on the same code", tries.passed, tries.failed))];
+    let mut sources = Vec::new();
+    for at in scene.frames().filter(|at| at.frame.in_app) {
+        for (word, meaning) in [
+            ("sleep(", "waiting for a fixed time"),
+            ("random", "random values"),
+            ("now()", "the clock"),
+            ("today()", "the clock"),
+            ("time()", "the clock"),
+            ("uuid4(", "random ids"),
+            ("Thread", "threads"),
+            ("gather(", "tasks that run together"),
+            ("set(", "the order of a set"),
+            ("listdir(", "the order of a directory"),
+            ("port", "a port that may be taken"),
+        ] {
+            let line = at
+                .frame
+                .source
+                .iter()
+                .flat_map(|source| (source.first..).zip(&source.lines))
+                .find(|(_, line)| line.contains(word));
+            if let Some((number, line)) = line
+                && !sources.contains(&meaning)
+                && sources.len() < 3
+            {
+                evidence.push(at.fact_at(number, format!("`{}`", brief(line.trim()))));
+                sources.push(meaning);
+            }
+        }
+    }
+    let with =
+        if sources.is_empty() { String::new() } else { format!("; in its frames there is {}", sources.join(", ")) };
+    Some(Hypothesis {
+        text: format!(
+            "the test is flaky: it passed {} and failed {} times on the same code, so the cause is not the last change but time, order, or what is shared{with}",
+            tries.passed, tries.failed
+        ),
+        confidence: if tries.passed + tries.failed >= 3 { Confidence::High } else { Confidence::Medium },
+        because: "the code's hash was the same".to_owned(),
+        evidence,
+    })
+}

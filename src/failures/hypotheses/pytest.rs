@@ -1,0 +1,254 @@
+//! What pytest and mock themselves say: a fixture that is not there, a patched name that does not exist, an exception that was not raised.
+
+use super::{
+    Confidence, Fact, Hypothesis, Scene,
+    names::module_names,
+    reading::{brief, pattern, similar, unquote},
+};
+
+pub(crate) fn hypotheses(scene: &Scene) -> Vec<Hypothesis> {
+    fixture(scene).or_else(|| mock(scene)).or_else(|| raises(scene)).into_iter().collect()
+}
+
+/// A fixture that was asked for and is not there.
+pub(crate) struct MissingFixture {
+    pub name: String,
+    pub available: Vec<String>,
+    /// Where the test is defined, as pytest prints it.
+    pub file: Option<String>,
+    pub line: Option<u32>,
+}
+
+impl MissingFixture {
+    pub fn near(&self) -> Option<String> {
+        similar(&self.name, self.available.iter().map(String::as_str)).first().map(ToString::to_string)
+    }
+}
+
+pub(crate) fn missing_fixture(scene: &Scene) -> Option<MissingFixture> {
+    let text = &scene.evidence.text;
+    let name = pattern!(r"fixture '([^']+)' not found").captures(text)?[1].to_owned();
+    let available = pattern!(r"available fixtures: ([^\n]+)")
+        .captures(text)
+        .map(|parts| parts[1].split(',').map(|name| name.trim().to_owned()).collect())
+        .unwrap_or_default();
+    let place = pattern!(r"(?m)^\s*file (.+), line (\d+)").captures(text);
+    // pytest prints the whole path, frames have it below the root: the node id begins with that.
+    let file = scene.around.nodeid.split("::").next().filter(|file| !file.is_empty());
+    Some(MissingFixture {
+        name,
+        available,
+        file: file.map(ToOwned::to_owned),
+        line: place.and_then(|parts| parts[2].parse().ok()),
+    })
+}
+
+fn fixture(scene: &Scene) -> Option<Hypothesis> {
+    let missing = missing_fixture(scene)?;
+    let name = &missing.name;
+    // Those of pytest itself say nothing about the project.
+    let own: Vec<&str> =
+        missing.available.iter().map(String::as_str).filter(|name| !BUILTIN_FIXTURES.contains(name)).collect();
+    let place = Fact {
+        frame: None,
+        file: missing.file.clone(),
+        line: missing.line,
+        what: format!("asks for the fixture '{name}'"),
+    };
+    let available = if own.is_empty() { "none of the project's own".to_owned() } else { brief(&own.join(", ")) };
+    let (text, confidence, because) = match missing.near() {
+        Some(near) => (
+            format!("there is no fixture `{name}`; there is `{near}`, which is probably meant"),
+            Confidence::High,
+            "the names differ by little, and pytest lists the one that is there".to_owned(),
+        ),
+        None => (
+            format!(
+                "no fixture `{name}` can be seen from this test: it is not in its module or class, nor in a conftest.py at or above it. Those that can: {available}"
+            ),
+            Confidence::High,
+            "pytest lists the fixtures it knows here".to_owned(),
+        ),
+    };
+    Some(Hypothesis { text, confidence, because, evidence: vec![place, Fact::told(format!("available: {available}"))] })
+}
+
+const BUILTIN_FIXTURES: &[&str] = &[
+    "cache",
+    "capfd",
+    "capfdbinary",
+    "caplog",
+    "capsys",
+    "capsysbinary",
+    "capteesys",
+    "doctest_namespace",
+    "monkeypatch",
+    "pytestconfig",
+    "record_property",
+    "record_testsuite_property",
+    "record_xml_attribute",
+    "recwarn",
+    "subtests",
+    "tmp_path",
+    "tmp_path_factory",
+    "tmpdir",
+    "tmpdir_factory",
+    "testrun_uid",
+    "worker_id",
+];
+
+/// A path that `mock.patch` was given and that leads nowhere.
+pub(crate) struct WrongPath {
+    /// As it stands in the source, without quotes.
+    pub path: String,
+    /// The part that is there.
+    pub owner: String,
+    pub wanted: String,
+    pub there: Vec<String>,
+}
+
+impl WrongPath {
+    pub fn near(&self) -> Option<String> {
+        similar(&self.wanted, self.there.iter().map(String::as_str)).first().map(ToString::to_string)
+    }
+}
+
+pub(crate) fn wrong_path(scene: &Scene) -> Option<WrongPath> {
+    let message = &scene.exception.message;
+    let at = scene.own()?;
+    let in_mock = scene
+        .frames()
+        .any(|at| at.frame.module.as_deref() == Some("unittest.mock") || at.frame.file.ends_with("unittest/mock.py"));
+    let in_monkeypatch = scene.frames().any(|at| at.frame.file.ends_with("_pytest/monkeypatch.py"));
+    let missing =
+        pattern!(r"<module '([\w.]+)'.*does not have the attribute '(\w+)'").captures(message).or_else(|| {
+            if !in_mock && !in_monkeypatch {
+                return None;
+            }
+            pattern!(
+                r"^module '([\w.]+)' has no attribute '(\w+)'|^'module' object at ([\w.]+) has no attribute '(\w+)'"
+            )
+            .captures(message)
+        });
+    let (owner, wanted) = match missing {
+        Some(parts) => {
+            let owner = parts.get(1).or(parts.get(3))?.as_str().to_owned();
+            let wanted = parts.iter().skip(1).flatten().nth(1)?.as_str().to_owned();
+            (owner, wanted)
+        }
+        None if in_mock || in_monkeypatch => {
+            let parts = pattern!(r"No module named '([\w.]+)'").captures(message)?;
+            let (owner, wanted) = parts[1].rsplit_once('.').unwrap_or(("", &parts[1]));
+            (owner.to_owned(), wanted.to_owned())
+        }
+        None => return None,
+    };
+    let line = at.statement();
+    let strings = pattern!(r#"'([\w.]+)'|"([\w.]+)""#);
+    let start = if owner.is_empty() { wanted.clone() } else { format!("{owner}.{wanted}") };
+    let path = strings
+        .captures_iter(&line)
+        .filter_map(|parts| parts.get(1).or(parts.get(2)).map(|inside| inside.as_str().to_owned()))
+        .find(|path| path.starts_with(&start))
+        .unwrap_or(start);
+    let mut there = module_names(scene, &owner);
+    // Modules of a package are not in its `__init__`: those the test imports are known.
+    if let Some(near) = super::names::near_module(scene, &owner, &format!("{owner}.{wanted}")) {
+        there.push(near[owner.len()..].trim_start_matches('.').to_owned());
+    }
+    let path_dir = owner.replace('.', "/");
+    there.extend(modules_beside(scene, &path_dir, &wanted));
+    Some(WrongPath { path, owner, wanted, there })
+}
+
+/// Modules of a package whose names are one exchange of letters away, which can be asked for without listing a directory.
+fn modules_beside(scene: &Scene, directory: &str, wanted: &str) -> Vec<String> {
+    let letters: Vec<char> = wanted.chars().collect();
+    let mut found = Vec::new();
+    let mut candidates: Vec<String> = Vec::new();
+    for index in 0..letters.len() {
+        let mut without = letters.clone();
+        without.remove(index);
+        candidates.push(without.iter().collect());
+        if index + 1 < letters.len() {
+            let mut exchanged = letters.clone();
+            exchanged.swap(index, index + 1);
+            candidates.push(exchanged.iter().collect());
+        }
+    }
+    candidates.push(format!("{wanted}s"));
+    for name in candidates.into_iter().take(60) {
+        let path = if directory.is_empty() { format!("{name}.py") } else { format!("{directory}/{name}.py") };
+        if name != wanted && scene.file(&path).is_some() {
+            found.push(name);
+        }
+    }
+    found
+}
+
+fn mock(scene: &Scene) -> Option<Hypothesis> {
+    let wrong = wrong_path(scene)?;
+    let at = scene.own()?;
+    let near = wrong.near();
+    let mut evidence = vec![at.fact(format!("`{}`", brief(&at.statement())))];
+    if !wrong.there.is_empty() {
+        evidence.push(Fact::told(format!("{} has: {}", wrong.owner, brief(&wrong.there.join(", ")))));
+    }
+    let owner = if wrong.owner.is_empty() { "nothing".to_owned() } else { format!("`{}`", wrong.owner) };
+    let (text, confidence) = match near {
+        Some(near) => (
+            format!(
+                "the path `{}` that {} patches does not exist: {owner} has no `{}`, but `{near}`",
+                wrong.path,
+                at.place(),
+                wrong.wanted
+            ),
+            Confidence::High,
+        ),
+        None => (
+            format!(
+                "the path `{}` that {} patches does not exist: {owner} has no `{}`. A name is patched where it is looked up, in the module that uses it",
+                wrong.path,
+                at.place(),
+                wrong.wanted
+            ),
+            Confidence::High,
+        ),
+    };
+    Some(Hypothesis { text, confidence, because: "the lookup of the patched path is what failed".to_owned(), evidence })
+}
+
+fn raises(scene: &Scene) -> Option<Hypothesis> {
+    let message = &scene.exception.message;
+    let at = scene.own()?;
+    let body = at.frame.source.as_ref().and_then(|source| {
+        let next = (at.frame.line + 1).checked_sub(source.first)? as usize;
+        source.lines.get(next).map(|line| line.trim().to_owned())
+    });
+    if let Some(parts) = pattern!(r"DID NOT RAISE (?:any of )?(?:<class ')?([\w.(), ]+)").captures(message) {
+        let mut evidence = vec![at.fact(format!("`{}`", brief(&at.statement())))];
+        evidence.extend(body.iter().map(|body| at.fact_at(at.frame.line + 1, format!("`{}`", brief(body)))));
+        let body = body.map_or_else(|| "the block".to_owned(), |body| format!("`{}`", brief(&body)));
+        return Some(Hypothesis {
+            text: format!("{body} below {} ran to its end without {}", at.place(), &parts[1]),
+            confidence: Confidence::High,
+            because: "pytest waited for the exception and none came".to_owned(),
+            evidence,
+        });
+    }
+    let expected = pattern!(r"(?m)^\s*(?:Expected regex|Regex): (.+)$").captures(message)?;
+    let actual = pattern!(r"(?m)^\s*(?:Actual message|Input): (.+)$").captures(message)?;
+    Some(Hypothesis {
+        text: format!(
+            "the exception came, with another text: {} does not match {}",
+            brief(&actual[1]),
+            brief(&expected[1])
+        ),
+        confidence: Confidence::High,
+        because: "pytest shows both".to_owned(),
+        evidence: vec![
+            at.fact(format!("match = {}", brief(unquote(&expected[1])))),
+            at.fact(format!("message = {}", brief(&actual[1]))),
+        ],
+    })
+}

@@ -1,0 +1,355 @@
+//! Against what real failing tests left behind: `tests/data/failures` has the project and the evidence of each of its tests.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+pub(crate) const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/failures");
+
+pub(crate) fn recorded() -> BTreeMap<String, Evidence> {
+    let text = std::fs::read_to_string(format!("{DATA}/evidence.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+pub(crate) fn read(path: &str) -> Option<String> {
+    std::fs::read_to_string(format!("{DATA}/{path}")).ok().filter(|_| !path.starts_with('/'))
+}
+
+/// What is thought of a test of the project, the likeliest first.
+fn of(nodeid: &str) -> Vec<Hypothesis> {
+    let around = Around { files: &read, cwd: Some("/project"), ..Around::nothing("k3n7q2", nodeid) };
+    hypotheses(&recorded()[nodeid], &around)
+}
+
+#[track_caller]
+fn check(test: &str, confidence: Confidence, text: &str, fact: &str) {
+    let nodeid = format!("test_shop.py::{test}");
+    let found = of(&nodeid);
+    let first = found.first().unwrap_or_else(|| panic!("nothing is thought of {test}"));
+    assert_eq!(first.text, text, "{test}");
+    assert_eq!(first.confidence, confidence, "{test}");
+    assert!(!first.because.is_empty());
+    let facts: Vec<String> = first.evidence.iter().map(ToString::to_string).collect();
+    assert!(facts.iter().any(|told| told == fact), "{test}: {fact} is not among {facts:#?}");
+}
+
+#[test]
+fn what_was_none_and_where_it_came_from() {
+    check(
+        "test_none_from_call",
+        Confidence::High,
+        "`user` was None in greeting (shop/users.py:25): `user` comes from `find_user(key)` at shop/users.py:24, and `find_user` with \
+         key = 'carl' gave None: its end can be reached without a return, after which it gives None (shop/users.py:13)",
+        "#1 shop/users.py:25: user = None",
+    );
+    check(
+        "test_none_attribute_of_argument",
+        Confidence::High,
+        "`user.mail` was None in domain_of (shop/users.py:20): the attribute `mail` of <shop.users.User object name='Bob' mail=None> holds \
+         None; test_shop.py:23 passes `bob` for `user`: `bob` comes from `find_user(\"bob\")` at test_shop.py:22",
+        "#2 test_shop.py:22: bob = find_user(\"bob\")",
+    );
+    check(
+        "test_none_no_return",
+        Confidence::Medium,
+        "`total([1, 2])` was None in test_none_no_return (test_shop.py:27): `total` gave None: it has no return statement (shop/users.py:28)",
+        "shop/users.py:28: def total(prices)",
+    );
+    check(
+        "test_none_subscript",
+        Confidence::High,
+        "`found` was None in test_none_subscript (test_shop.py:32): `found` comes from `find_user(\"nobody\")` at test_shop.py:31, and \
+         `find_user` gave None: its end can be reached without a return, after which it gives None (shop/users.py:13)",
+        "#1 test_shop.py:32: found = None",
+    );
+}
+
+#[test]
+fn what_was_looked_up_and_is_not_there() {
+    check(
+        "test_key",
+        Confidence::Medium,
+        "no entry for the key 'prot' at shop/users.py:45, `return settings()[\"prot\"]`; 'port', at shop/users.py:41, is nearly the same",
+        "#1 shop/users.py:41: `return {\"host\": \"localhost\", \"port\": 80}`",
+    );
+    check(
+        "test_index",
+        Confidence::High,
+        "`items[len(items)]` at shop/users.py:49 asks for more than there is: the last index is 2, one below its length",
+        "#1 shop/users.py:49: items = [1, 2, 3] (3 items)",
+    );
+    check(
+        "test_attribute_typo",
+        Confidence::High,
+        "`user`, a User, has no attribute `nmae` at test_shop.py:54; it has `name`, which may be meant",
+        "`user`, a User, has: mail, name",
+    );
+    check(
+        "test_name_typo",
+        Confidence::High,
+        "`reslt` at test_shop.py:49 is not defined; `result` = 3 is, which may be meant",
+        "#1 test_shop.py:49: `assert reslt == 3`",
+    );
+    check(
+        "test_missing_import",
+        Confidence::High,
+        "`json` is used at shop/users.py:37 and never imported in shop/users.py",
+        "#1 shop/users.py:37: `return json.dumps(value)`",
+    );
+    check(
+        "test_import_name",
+        Confidence::High,
+        "`shop.users` has no `find_users`, which test_shop.py:58 imports; it has `find_user`",
+        "#1 test_shop.py:58: `from shop.users import find_users`",
+    );
+    check(
+        "test_module_missing",
+        Confidence::High,
+        "there is no module `shop.usres`, which test_shop.py:62 imports; there is `shop.users`",
+        "#1 test_shop.py:62: `import shop.usres`",
+    );
+    let broken = of("test_broken.py");
+    assert!(broken[0].text.starts_with("the package `shop` has no module `nothing`, which test_broken.py:1 imports"));
+}
+
+#[test]
+fn a_key_that_the_recorded_container_does_not_have() {
+    let evidence: Evidence = serde_json::from_value(serde_json::json!({
+        "exception": {"type": "KeyError", "message": "'prot'"},
+        "frames": [{"file": "a.py", "line": 2, "function": "f", "in_app": true,
+            "source": {"first": 1, "lines": ["def f(config):", "    return config[\"prot\"]"]},
+            "locals": [{"name": "config", "type": "dict", "value": "{'host': 'a', 'port': 80}"}]}]
+    }))
+    .unwrap();
+    let found = hypotheses(&evidence, &Around::nothing("k3n7q2", "a.py::test"));
+    assert_eq!(found[0].text, "`config` has no key 'prot' at a.py:2; it has 'port', which may be meant");
+    assert_eq!(found[0].evidence[1].to_string(), "#1 a.py:2: keys of config: 'host', 'port'");
+}
+
+#[test]
+fn calls_that_do_not_fit() {
+    check(
+        "test_unexpected_keyword",
+        Confidence::High,
+        "test_shop.py:66 passes `attemps` to page, whose parameter is called `attempts`; it is defined as \
+         `def page(url, attempts=3, timeout=5.0)` at shop/users.py:32",
+        "shop/users.py:32: `def page(url, attempts=3, timeout=5.0)`",
+    );
+    check(
+        "test_renamed_keyword",
+        Confidence::Medium,
+        "page has no parameter `retries` (any more), which test_shop.py:70 passes; it is defined as \
+         `def page(url, attempts=3, timeout=5.0)` at shop/users.py:32; nothing is passed for `attempts`, `timeout`, one of which may be its new name",
+        "#1 test_shop.py:70: `assert page(\"http://x\", retries=2) == \"x\"`",
+    );
+    check(
+        "test_missing_argument",
+        Confidence::High,
+        "test_shop.py:74 calls page without `url`; it is defined as `def page(url, attempts=3, timeout=5.0)` at shop/users.py:32",
+        "#1 test_shop.py:74: `assert page() == \"x\"`",
+    );
+    check(
+        "TestThings::test_method",
+        Confidence::High,
+        "test_shop.py:167 passes more arguments to TestThings.helper than it takes; it is defined as `def helper(self)` at test_shop.py:169",
+        "#1 test_shop.py:167: `self.helper(1)`",
+    );
+}
+
+#[test]
+fn what_pytest_and_mock_say() {
+    check(
+        "test_fixture",
+        Confidence::High,
+        "there is no fixture `clinet`; there is `client`, which is probably meant",
+        "test_shop.py:77: asks for the fixture 'clinet'",
+    );
+    check(
+        "test_mock_path",
+        Confidence::High,
+        "the path `shop.mail.send_mial` that test_shop.py:82 patches does not exist: `shop.mail` has no `send_mial`, but `send_mail`",
+        "shop.mail has: smtplib, send, send_mail",
+    );
+    check(
+        "test_mock_module",
+        Confidence::High,
+        "the path `shop.mial.send` that test_shop.py:87 patches does not exist: `shop` has no `mial`, but `mail`",
+        "#3 test_shop.py:87: `with mock.patch(\"shop.mial.send\") as sent:`",
+    );
+    check(
+        "test_raises",
+        Confidence::High,
+        "`int(\"3\")` below test_shop.py:184 ran to its end without ValueError",
+        "#1 test_shop.py:185: `int(\"3\")`",
+    );
+    check(
+        "test_raises_match",
+        Confidence::High,
+        "the exception came, with another text: \"invalid literal for int() with base 10: 'x'\" does not match 'no such'",
+        "#1 test_shop.py:189: match = no such",
+    );
+}
+
+#[test]
+fn the_two_sides_of_an_assertion() {
+    check(
+        "test_compare_dict",
+        Confidence::Medium,
+        "at test_shop.py:94 `actual` = {'a': 1, 'b': 3} was expected to equal `expected` = {'a': 1, 'b': 2}; differing: {'b': 3} != {'b': 2}",
+        "#1 test_shop.py:94: left: `actual` = {'a': 1, 'b': 3}",
+    );
+    check(
+        "test_compare_text",
+        Confidence::Medium,
+        "at test_shop.py:98 `greeting(\"ann\")` = 'Hello Ann' was expected to equal 'Hello ann'; they differ only in case",
+        "#1 test_shop.py:98: right: 'Hello ann'",
+    );
+    check(
+        "test_float",
+        Confidence::High,
+        "two floats that differ only by rounding (0.30000000000000004 and 0.3) are compared with == at test_shop.py:103; pytest.approx or \
+         math.isclose is for that",
+        "#1 test_shop.py:103: left: `price` = 0.30000000000000004",
+    );
+    check(
+        "test_order",
+        Confidence::High,
+        "both sides at test_shop.py:113 hold the same 2 items in another order; `list({\"b\": 1, \"a\": 2})` has an order of its own",
+        "#1 test_shop.py:113: left: `names` = ['b', 'a']",
+    );
+    check(
+        "test_in_list",
+        Confidence::Medium,
+        "at test_shop.py:153 'carl' is not in `names` = ['ann', 'bob']",
+        "#1 test_shop.py:153: right: `names` = ['ann', 'bob']",
+    );
+    check(
+        "test_bool_call",
+        Confidence::Medium,
+        "`items` was not true at test_shop.py:158 (it was []), with items = []",
+        "#1 test_shop.py:158: items = []",
+    );
+    check(
+        "test_params[2]",
+        Confidence::Medium,
+        "at test_shop.py:148 `value % 2` = (2 % 2) was expected to equal 1",
+        "#1 test_shop.py:148: value = 2",
+    );
+}
+
+#[test]
+fn what_comes_from_outside() {
+    check(
+        "test_file",
+        Confidence::High,
+        "there is no 'data/missing.csv' below the working directory /project, where test_shop.py:121 looks for it",
+        "working directory of the run: /project",
+    );
+    check(
+        "test_encoding",
+        Confidence::High,
+        "the bytes read at test_shop.py:125 are not utf-8: byte 0xe9 at position 3 (in Latin-1 it would be a letter)",
+        "#1 test_shop.py:125: `b\"caf\\xe9\".decode(\"utf-8\")`",
+    );
+    check(
+        "test_connection",
+        Confidence::Medium,
+        "the test really connects to ('127.0.0.1', 9) (test_shop.py:129), and nothing listens there: a service that has to be started first, \
+         or a call that should be replaced",
+        "#3 test_shop.py:129: ('127.0.0.1', 9)",
+    );
+    check(
+        "test_timezone",
+        Confidence::High,
+        "a time with a time zone is compared with one that has none at test_shop.py:108; `datetime.datetime(2025, 1, 1)` makes one without",
+        "#1 test_shop.py:108: `assert made < datetime.datetime(2025, 1, 1)`",
+    );
+    check(
+        "test_zero",
+        Confidence::High,
+        "`len(values)` was zero at test_shop.py:175, with values = []",
+        "#1 test_shop.py:175: values = []",
+    );
+}
+
+#[test]
+fn the_exception_before_is_looked_at_too() {
+    let found = of("test_shop.py::test_chain");
+    assert_eq!(
+        found[0].text,
+        "no entry for the key 'a' at test_shop.py:139, `{}[\"a\"]` (the failure is raised from this KeyError)"
+    );
+    assert_eq!(found[0].evidence[0].frame, None, "frames of another exception cannot be asked for by number");
+}
+
+#[test]
+fn changes_and_flakiness_are_named_with_their_reason() {
+    let nodeid = "test_shop.py::test_none_from_call";
+    let evidence = &recorded()[nodeid];
+    let between = Between {
+        last_good: Some("aaaaaaaaaaaaaaaa".into()),
+        first_bad: Some("bbbbbbbbbbbbbbbb".into()),
+        files: vec!["README.md".into(), "shop/users.py".into()],
+        lines: vec![("shop/users.py".into(), 25)],
+    };
+    let around = Around {
+        between: Some(&between),
+        tries: Some(Tries { passed: 2, failed: 3 }),
+        ..Around::nothing("k3n7q2", nodeid)
+    };
+    let texts: Vec<String> = hypotheses(evidence, &around).into_iter().map(|found| found.text).collect();
+    assert!(texts.contains(
+        &"line 25 of shop/users.py, where frame 1 of the failure is, was changed between aaaaaaaaaa (passed) and bbbbbbbbbb (failed)"
+            .to_owned()
+    ), "{texts:#?}");
+    assert!(
+        texts.iter().any(|text| text.starts_with("the test is flaky: it passed 2 and failed 3 times on the same code")),
+        "{texts:#?}"
+    );
+
+    let changed = vec!["shop/users.py".to_owned()];
+    let around = Around { changed: &changed, ..Around::nothing("k3n7q2", nodeid) };
+    let found = hypotheses(evidence, &around);
+    assert!(found.iter().any(
+        |found| found.text == "shop/users.py, where frame 1 of the failure is, has changes that are not committed"
+    ));
+}
+
+#[test]
+fn nothing_is_said_where_nothing_is_known() {
+    let evidence: Evidence =
+        serde_json::from_value(serde_json::json!({"exception": {"type": "Boom", "message": "no"}})).unwrap();
+    assert_eq!(hypotheses(&evidence, &Around::nothing("k3n7q2", "a.py::test")), []);
+}
+
+/// Cut and strange evidence must be taken: each of the real ones with its texts cut at every few characters.
+#[test]
+fn cut_evidence_is_read_without_a_panic() {
+    for (nodeid, evidence) in recorded() {
+        let text = serde_json::to_string(&evidence).unwrap();
+        let whole: serde_json::Value = serde_json::from_str(&text).unwrap();
+        for keep in [0, 1, 7, 13, 24, 41, 77] {
+            let mut value = whole.clone();
+            cut(&mut value, keep);
+            let Ok(evidence) = serde_json::from_value::<Evidence>(value) else { continue };
+            let around = Around { files: &read, ..Around::nothing("k3n7q2", &nodeid) };
+            hypotheses(&evidence, &around);
+            crate::failures::next_step::next_step(&evidence, &around);
+        }
+    }
+}
+
+fn cut(value: &mut serde_json::Value, keep: usize) {
+    match value {
+        serde_json::Value::String(text) => *text = text.chars().take(keep).chain(['ß', '"']).collect(),
+        serde_json::Value::Array(items) => items.iter_mut().for_each(|item| cut(item, keep)),
+        serde_json::Value::Object(fields) => {
+            for (name, field) in fields {
+                if !matches!(name.as_str(), "type" | "relation" | "frozen") {
+                    cut(field, keep);
+                }
+            }
+        }
+        _ => {}
+    }
+}
