@@ -1,0 +1,510 @@
+//! One failure, a group or all of them, explained: the store's answers with what `hypotheses`, `next_step`, `analysis`, `rules` and `prompt`
+//! make of them. The doors call this, so that all of them tell the same.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::{
+    Error, Failures,
+    analysis::{self, GroupBy, Question, Report, Row, Unknown},
+    hypotheses::{self, Around, Between, Hypothesis, Tries},
+    next_step::{self, NextStep},
+    prompt::{self, Prompt, Style, Told, ToldGroup},
+    record::{Evidence, Outcome, Status},
+    rules::{self, Investigation, Progress, Rule, UnknownRule},
+    view::{Failure, Filter, Onset, Summary},
+};
+
+/// Groups of an analysis that are looked into.
+const EXPLAINED_GROUPS: usize = 10;
+/// Failures of a group whose evidence is read for a prompt.
+const MAX_MEMBERS: usize = 20;
+/// Groups and failures that an error names.
+const MAX_NAMED: usize = 10;
+const MAX_SOURCE_BYTES: u64 = 1 << 20;
+const GIT_LIMIT: Duration = Duration::from_secs(2);
+const MAX_CHANGED: usize = 200;
+
+/// Whether the project's own files and its git may be read for whoever asks. Records name the place themselves, and anybody who may report
+/// could name any: only who may read all files anyway has them read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reading {
+    Project,
+    Nothing,
+}
+
+/// A failure with what is thought of it.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Explained {
+    #[serde(flatten)]
+    pub failure: Failure,
+    /// The likeliest first.
+    pub hypotheses: Vec<Hypothesis>,
+    pub next_step: Option<NextStep>,
+    /// Of the nine rules.
+    pub progress: Progress,
+    /// Between which runs it began.
+    pub onset: Onset,
+    /// What changed between them.
+    pub between: Option<Between>,
+}
+
+/// What an analysis or a status became.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Debugged {
+    pub id: String,
+    pub status: Status,
+    /// The rule that was worked on.
+    pub rule: Option<Rule>,
+    /// The one to go on with; none when all have an analysis.
+    pub next: Option<Rule>,
+    pub progress: Progress,
+}
+
+/// What somebody found out, or says a failure is.
+#[derive(Debug, Clone, Default)]
+pub struct Debug {
+    /// Number or name.
+    pub rule: Option<String>,
+    pub analysis: Option<String>,
+    pub status: Option<Status>,
+    /// A person says that it is resolved, whatever the runs show.
+    pub force: bool,
+    pub author: String,
+}
+
+/// What a prompt is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Subject {
+    Failure(String),
+    Group(String),
+}
+
+/// Something that was named and is not there, or the store's own errors.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    #[error(transparent)]
+    Store(#[from] Error),
+    #[error(transparent)]
+    Word(#[from] Unknown),
+    #[error(transparent)]
+    Rule(#[from] UnknownRule),
+    #[error("there is no {what} `{id}`")]
+    Missing { what: &'static str, id: String, known: Vec<String> },
+}
+
+impl Refused {
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Store(error) => error.kind(),
+            Self::Word(_) | Self::Rule(_) => "bad_argument",
+            Self::Missing { what: "group", .. } => "unknown_group",
+            Self::Missing { .. } => "unknown_failure",
+        }
+    }
+
+    pub fn message(&self) -> String {
+        crate::plain::with_causes(self)
+    }
+
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Store(error) => error.hint(),
+            Self::Word(unknown) => unknown.hint(),
+            Self::Rule(unknown) => unknown.hint(),
+            Self::Missing { what, known, .. } if known.is_empty() => format!("no {what} is recorded yet"),
+            Self::Missing { known, .. } => format!("the newest are {}", known.join(", ")),
+        }
+    }
+}
+
+/// Everything about one failure that the other modules ask for.
+struct Known {
+    failure: Failure,
+    evidence: Evidence,
+    onset: Onset,
+    between: Option<Between>,
+    changed: Vec<String>,
+    cwd: Option<String>,
+    python: Option<String>,
+    root: Option<PathBuf>,
+    tries: Option<Tries>,
+}
+
+impl Known {
+    fn explain(&self) -> (Vec<Hypothesis>, Option<NextStep>) {
+        let files = |name: &str| read_source(self.root.as_deref()?, name);
+        let around = Around {
+            id: &self.failure.summary.id,
+            nodeid: &self.failure.summary.test,
+            cwd: self.cwd.as_deref(),
+            changed: &self.changed,
+            between: self.between.as_ref(),
+            tries: self.tries,
+            files: &files,
+        };
+        (hypotheses::hypotheses(&self.evidence, &around), next_step::next_step(&self.evidence, &around))
+    }
+}
+
+impl Failures {
+    /// A failure by its id, with what is thought of it.
+    pub async fn explained(&self, id: &str, reading: Reading) -> Result<Explained, Refused> {
+        let known = self.known(id, reading).await?;
+        let (known, (hypotheses, next_step)) = explained(known).await?;
+        let progress = rules::progress(&investigations(&known.failure));
+        let Known { failure, onset, between, .. } = known;
+        Ok(Explained { failure, hypotheses, next_step, progress, onset, between })
+    }
+
+    /// Records what somebody found out, says what a failure is, or both.
+    pub async fn debug(&self, id: &str, debug: Debug) -> Result<Debugged, Refused> {
+        let rule = debug.rule.as_deref().map(rules::find).transpose()?;
+        let failure = self.named(id).await?;
+        let analysis = debug.analysis.as_deref().map(str::trim).filter(|text| !text.is_empty());
+        let mut status = failure.summary.status;
+        match (analysis, debug.status) {
+            (None, None) => {
+                let why = "it has neither an analysis nor a status".to_owned();
+                return Err(Error::Invalid { what: "what was found out", why }.into());
+            }
+            (None, Some(_)) if rule.is_some() => {
+                let why = "a rule was named, and nothing is said about it".to_owned();
+                return Err(Error::Invalid { what: "the analysis", why }.into());
+            }
+            _ => {}
+        }
+        // Refused before anything is written: the analysis can be sent again.
+        if let Some(wanted) = debug.status {
+            status = self.set_status(id, wanted, &debug.author, debug.force).await?;
+        }
+        if let Some(analysis) = analysis {
+            let number = rule.map(|rule| rule.number);
+            let then = self.analyse(id, number, analysis, &debug.author).await?;
+            if debug.status.is_none() {
+                status = then;
+            }
+        }
+        let progress = rules::progress(&investigations(&self.get(id).await?));
+        Ok(Debugged { id: failure.summary.id, status, rule: rule.copied(), next: progress.next, progress })
+    }
+
+    /// What many failures have in common.
+    pub async fn analysis(&self, question: &Question, reading: Reading) -> Result<Report, Refused> {
+        let summaries = self.scan(&Filter::default()).await?;
+        let question = question.clone();
+        let mut report = blocking(move || {
+            let rows: Vec<Row> = summaries.iter().map(row).collect();
+            analysis::analyze(&rows, &question)
+        })
+        .await?;
+        for group in report.groups.iter_mut().take(EXPLAINED_GROUPS) {
+            let Some(example) = group.examples.first() else { continue };
+            // It may have been forgotten since.
+            let Ok(known) = self.known(example, reading).await else { continue };
+            let (known, (hypotheses, _)) = explained(known).await?;
+            group.between = group.between.take().or(known.between);
+            group.hypotheses = hypotheses;
+        }
+        Ok(report)
+    }
+
+    /// What is known of a failure or a group, for a model.
+    pub async fn prompt(
+        &self,
+        subject: &Subject,
+        style: Style,
+        max_tokens: Option<usize>,
+        reading: Reading,
+    ) -> Result<Prompt, Refused> {
+        let max_tokens = max_tokens.unwrap_or(prompt::DEFAULT_TOKENS);
+        match subject {
+            Subject::Failure(id) => {
+                let member = Member::new(self.known(id, reading).await?).await?;
+                blocking(move || member.told(|told| prompt::of_failure(told, style, max_tokens))).await
+            }
+            Subject::Group(id) => self.group_prompt(id, style, max_tokens, reading).await,
+        }
+    }
+
+    async fn group_prompt(
+        &self,
+        id: &str,
+        style: Style,
+        max_tokens: usize,
+        reading: Reading,
+    ) -> Result<Prompt, Refused> {
+        let summaries = self.members(id).await?;
+        let ids: Vec<String> = summaries.iter().take(MAX_MEMBERS).map(|summary| summary.id.clone()).collect();
+        let mut members = Vec::with_capacity(ids.len());
+        for member in &ids {
+            members.push(Member::new(self.known(member, reading).await?).await?);
+        }
+        let reason = members.first().map(|member| member.known.failure.why_grouped.clone()).unwrap_or_default();
+        let tests: std::collections::BTreeSet<&str> = summaries.iter().map(|summary| summary.test.as_str()).collect();
+        let (failures, tests) = (summaries.len(), tests.len());
+        let occurrences = summaries.iter().map(|summary| summary.occurrences).sum();
+        let id = id.to_owned();
+        blocking(move || {
+            let told: Vec<Told> = members.iter().map(Member::tell).collect();
+            let group = ToldGroup { id: &id, reason: &reason, failures, occurrences, tests, members: &told };
+            prompt::of_group(&group, style, max_tokens)
+        })
+        .await
+    }
+
+    /// The failures of a group, by its id or by one that an analysis told (`error_type:ValueError`), newest first.
+    pub async fn members(&self, id: &str) -> Result<Vec<Summary>, Refused> {
+        let by = id.split_once(':').and_then(|(by, _)| by.parse::<GroupBy>().ok());
+        let mut found = match by {
+            Some(_) => {
+                let all = self.scan(&Filter::default()).await?;
+                let wanted = id.to_owned();
+                blocking(move || {
+                    let rows: Vec<Row> = all.iter().map(row).collect();
+                    let ids: Vec<String> = analysis::of_group(&rows, &wanted)
+                        .map(|(_, rows)| rows.iter().map(|row| row.id.to_owned()).collect())
+                        .unwrap_or_default();
+                    let ids: std::collections::BTreeSet<String> = ids.into_iter().collect();
+                    all.into_iter().filter(|summary| ids.contains(&summary.id)).collect()
+                })
+                .await?
+            }
+            None => match self.group(id).await {
+                Ok(group) => self.scan(&Filter { group: Some(group), ..Filter::default() }).await?,
+                Err(Error::Unknown { .. }) => Vec::new(),
+                Err(error) => return Err(error.into()),
+            },
+        };
+        if found.is_empty() {
+            let groups = self.groups(&Filter::default(), MAX_NAMED).await?;
+            let known = groups.into_iter().map(|group| group.id).collect();
+            return Err(Refused::Missing { what: "group", id: crate::plain::one_line(id, 60), known });
+        }
+        found.sort_by_key(|summary| std::cmp::Reverse(summary.last_seen));
+        Ok(found)
+    }
+
+    /// A failure by its id; an unknown one is told with those that are known.
+    async fn named(&self, id: &str) -> Result<Failure, Refused> {
+        match self.get(id).await {
+            Err(Error::Unknown { .. }) => {
+                let page = self.list(&Filter::default(), MAX_NAMED, None).await?;
+                let known = page.items.into_iter().map(|summary| summary.id).collect();
+                Err(Refused::Missing { what: "failure", id: crate::plain::one_line(id, 60), known })
+            }
+            other => Ok(other?),
+        }
+    }
+
+    async fn known(&self, id: &str, reading: Reading) -> Result<Known, Refused> {
+        let failure = self.named(id).await?;
+        let onset = self.onset(&failure.summary.id).await?;
+        let evidence = failure.seen.iter().find_map(|seen| seen.evidence.clone()).unwrap_or_default();
+        let run = match self.run(&failure.summary.last_run).await {
+            Ok(run) => Some(run),
+            Err(Error::Unknown { .. }) => None,
+            Err(error) => return Err(error.into()),
+        };
+        let root = run.as_ref().map(|run| PathBuf::from(&run.run.project.root));
+        let root = root.filter(|root| reading == Reading::Project && root.is_absolute());
+        let between = between(&onset, root.as_deref()).await;
+        let changed = run.as_ref().and_then(|run| run.run.code.as_ref()).map(|code| code.changed.clone());
+        let tries = tries(&failure);
+        Ok(Known {
+            evidence,
+            between,
+            onset,
+            changed: changed.unwrap_or_default(),
+            cwd: run.as_ref().and_then(|run| run.cwd.clone()),
+            python: run.and_then(|run| run.run.python),
+            root,
+            tries,
+            failure,
+        })
+    }
+}
+
+/// A failure that a prompt tells of.
+struct Member {
+    known: Known,
+    hypotheses: Vec<Hypothesis>,
+    next_step: Option<NextStep>,
+    investigations: Vec<Investigation>,
+    params: Vec<(String, String)>,
+}
+
+impl Member {
+    async fn new(known: Known) -> Result<Self, Error> {
+        let (known, (hypotheses, next_step)) = explained(known).await?;
+        let investigations = investigations(&known.failure);
+        let params = known.failure.seen.first().map(|seen| seen.test.params.clone()).unwrap_or_default();
+        Ok(Self { known, hypotheses, next_step, investigations, params: params.into_iter().collect() })
+    }
+
+    fn tell(&self) -> Told<'_> {
+        let summary = &self.known.failure.summary;
+        Told {
+            id: &summary.id,
+            test: &summary.test,
+            status: summary.status,
+            occurrences: summary.occurrences,
+            first_seen: summary.first_seen,
+            last_seen: summary.last_seen,
+            evidence: &self.known.evidence,
+            params: &self.params,
+            python: self.known.python.as_deref(),
+            changed: &self.known.changed,
+            between: self.known.between.as_ref(),
+            hypotheses: &self.hypotheses,
+            next_step: self.next_step.as_ref(),
+            investigations: &self.investigations,
+        }
+    }
+
+    fn told(&self, write: impl FnOnce(&Told) -> Prompt) -> Prompt {
+        write(&self.tell())
+    }
+}
+
+/// Reads files and large evidence, which takes milliseconds.
+async fn explained(known: Known) -> Result<(Known, (Vec<Hypothesis>, Option<NextStep>)), Error> {
+    tokio::task::spawn_blocking(move || {
+        let told = known.explain();
+        (known, told)
+    })
+    .await
+    .map_err(|_| Error::Closed)
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refused> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| Error::Closed.into())
+}
+
+fn investigations(failure: &Failure) -> Vec<Investigation> {
+    let copied = failure.investigations_made.iter().map(|made| Investigation {
+        rule: made.rule,
+        analysis: made.analysis.clone(),
+        author: made.author.clone(),
+        at: made.at,
+    });
+    copied.collect()
+}
+
+fn row(summary: &Summary) -> Row<'_> {
+    let place = summary.place.as_ref();
+    Row {
+        id: &summary.id,
+        test: &summary.test,
+        status: summary.status,
+        group: &summary.group,
+        kind: &summary.kind,
+        message: &summary.message,
+        pattern: &summary.pattern,
+        phase: summary.phase,
+        file: place.map(|place| place.file.as_str()).or(summary.test_file.as_deref()),
+        line: place.map(|place| place.line).or(summary.test_line),
+        function: place.map(|place| place.function.as_str()),
+        first_seen: summary.first_seen,
+        last_seen: summary.last_seen,
+        occurrences: summary.occurrences,
+        days: &[],
+        first_bad: None,
+        last_good: None,
+    }
+}
+
+/// How the test did on the code it failed on last.
+fn tries(failure: &Failure) -> Option<Tries> {
+    let code = failure.seen.first()?.code.as_deref()?;
+    let of = |outcomes: &[Outcome]| {
+        let same = failure.history.iter().filter(|past| past.code.as_deref() == Some(code));
+        u32::try_from(same.filter(|past| outcomes.contains(&past.outcome)).count()).unwrap_or(u32::MAX)
+    };
+    let tries = Tries { passed: of(&[Outcome::Passed]), failed: of(&[Outcome::Failed, Outcome::Error]) };
+    (tries.passed > 0).then_some(tries)
+}
+
+/// The commits around the beginning of a failure, with the files that differ as far as git here knows.
+async fn between(onset: &Onset, root: Option<&Path>) -> Option<Between> {
+    let commit = |run: &Option<super::view::OnsetRun>| run.as_ref().and_then(|run| run.commit.clone());
+    let (last_good, first_bad) = (commit(&onset.last_good), commit(&onset.first_bad));
+    if last_good.is_none() && first_bad.is_none() {
+        return None;
+    }
+    let mut files = Vec::new();
+    if let (Some(good), Some(bad), Some(root)) = (&last_good, &first_bad, root)
+        && good != bad
+    {
+        files = changed_files(root, good, bad).await.unwrap_or_default();
+    }
+    if files.is_empty()
+        && last_good == first_bad
+        && let Some(bad) = &onset.first_bad
+    {
+        // The same commit: what was not committed makes the difference.
+        files.clone_from(&bad.changed);
+    }
+    Some(Between { last_good, first_bad, files, lines: Vec::new() })
+}
+
+async fn changed_files(root: &Path, good: &str, bad: &str) -> Option<Vec<String>> {
+    let is_commit = |text: &str| (7..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if !is_commit(good) || !is_commit(bad) {
+        return None;
+    }
+    let mut command = tokio::process::Command::new("git");
+    command
+        .arg("-C")
+        .arg(root)
+        .args(["--no-optional-locks", "-c", "core.fsmonitor=false", "diff", "--no-ext-diff", "--no-textconv"])
+        .args(["--name-only", "--relative", "-z", good, bad, "--"])
+        .stdin(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .kill_on_drop(true);
+    let output = tokio::time::timeout(GIT_LIMIT, command.output()).await.ok()?.ok()?;
+    let names = output.stdout.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    output
+        .status
+        .success()
+        .then(|| names.take(MAX_CHANGED).map(|name| String::from_utf8_lossy(name).into_owned()).collect())
+}
+
+/// A source file of the project as it is now, by the name that frames have.
+fn read_source(root: &Path, name: &str) -> Option<String> {
+    let root = root.canonicalize().ok()?;
+    let path = root.join(name).canonicalize().ok()?;
+    if !path.starts_with(&root) || path.extension().is_none_or(|extension| extension != "py") {
+        return None;
+    }
+    crate::regular::read(&path, MAX_SOURCE_BYTES).ok()
+}
+
+/// What an analysis asks for, from the words of a request.
+pub fn question(
+    group_by: Option<&str>,
+    time_range: Option<&str>,
+    include_resolved: bool,
+) -> Result<Question, Unknown> {
+    let group_by = group_by.map(str::parse).transpose()?.unwrap_or_default();
+    let time_range = time_range.map(str::parse).transpose()?.unwrap_or_default();
+    let zone = jiff::tz::TimeZone::system();
+    Ok(Question { group_by, time_range, include_resolved, zone, ..Question::new(Timestamp::now()) })
+}
+
+/// A status by its word.
+pub fn status(word: &str) -> Result<Status, Unknown> {
+    const NAMES: &[&str] = &["new", "in_progress", "resolved", "flaky", "reopened"];
+    let wanted = word.trim().to_ascii_lowercase().replace(['-', ' '], "_");
+    serde_json::from_value(serde_json::Value::String(wanted)).map_err(|_| Unknown {
+        what: "status",
+        given: crate::plain::one_line(word, 60),
+        known: NAMES,
+    })
+}
