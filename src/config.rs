@@ -21,7 +21,7 @@ use crate::sandbox;
 mod failures;
 mod http;
 
-pub use failures::FailuresSettings;
+pub use failures::{FailuresSettings, FrozenLimits};
 pub use http::{AuditSettings, HttpFlags, HttpSettings};
 
 /// Longest path that fits a Unix socket address, with the terminating NUL.
@@ -164,6 +164,16 @@ impl Places {
 
     pub fn journal(&self) -> PathBuf {
         self.data.join("journal.db")
+    }
+
+    /// The registry of frozen failures.
+    pub fn frozen(&self) -> PathBuf {
+        self.runtime.join("failures")
+    }
+
+    /// The pytest plugin for runs that have nothing of pylair installed.
+    pub fn test_plugin(&self) -> PathBuf {
+        self.runtime.join("test")
     }
 
     /// Runs and failures, unless the setting `database` says another place.
@@ -336,6 +346,9 @@ struct File {
     failures_days: Option<u64>,
     failures_kept: Option<u64>,
     failures_mb: Option<u64>,
+    frozen_failures: Option<u32>,
+    frozen_mb: Option<u64>,
+    frozen_minutes: Option<u64>,
     sandbox_best_effort: Option<bool>,
     sandbox: Option<sandbox::Settings>,
 }

@@ -12,6 +12,22 @@ pub struct FailuresSettings {
     /// None: SQLite among our own data.
     pub database: Option<Database>,
     pub limits: Limits,
+    pub frozen: FrozenLimits,
+}
+
+/// How many copies of failing tests are kept alive: the oldest go first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrozenLimits {
+    /// 0: none are made.
+    pub copies: u32,
+    pub megabytes: u64,
+    pub age: Duration,
+}
+
+impl Default for FrozenLimits {
+    fn default() -> Self {
+        Self { copies: 10, megabytes: 2048, age: Duration::from_hours(1) }
+    }
 }
 
 impl FailuresSettings {
@@ -58,7 +74,17 @@ pub(super) fn failures(resolver: &mut Resolver) -> Result<FailuresSettings, Erro
         max_failures: kept.max(1),
         max_bytes: megabytes.max(1).saturating_mul(1 << 20),
     };
-    Ok(FailuresSettings { database, limits })
+    Ok(FailuresSettings { database, limits, frozen: frozen(resolver)? })
+}
+
+fn frozen(resolver: &mut Resolver) -> Result<FrozenLimits, Error> {
+    let usual = FrozenLimits::default();
+    let copies =
+        resolver.pick("frozen_failures", None, |file| file.frozen_failures, usual.copies, "a number of copies")?;
+    let megabytes = resolver.pick("frozen_mb", None, |file| file.frozen_mb, usual.megabytes, "megabytes")?;
+    let minutes =
+        resolver.pick("frozen_minutes", None, |file| file.frozen_minutes, usual.age.as_secs() / 60, "minutes")?;
+    Ok(FrozenLimits { copies, megabytes, age: Duration::from_secs(minutes.saturating_mul(60)) })
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! `Daemon` is what the doors hold. `lifecycle` starts and ends it, `bridges` takes over the stdio of MCP clients.
 
 pub mod bridges;
+mod failures;
 pub mod lifecycle;
 pub mod targets;
 
@@ -24,6 +25,7 @@ use crate::{
     audit::{Audit, Line, What},
     caller::{self, Ancestor, Caller, DefaultSession, Door, Scope},
     config::{Config, Places},
+    failures::Failures,
     files::Workspaces,
     journal::{self, EventKind, Journal},
     keeper::confine::Trial,
@@ -69,6 +71,7 @@ pub struct Daemon {
     pub places: Places,
     pub sessions: Arc<Sessions>,
     pub apps: Arc<Apps>,
+    pub failures: Arc<Failures>,
     pub journal: Journal,
     pub shutdown: CancellationToken,
     pub tasks: crate::mcp::tasks::Tasks,
@@ -143,10 +146,14 @@ impl Daemon {
         audit.record(Line { owner: Some(owner.to_string()), ..Line::new(What::DaemonStarted) });
         opened.journal.record(&owner, &"daemon".into(), EventKind::DaemonStarted { version: VERSION.to_owned() });
         let sessions = Sessions::new(parts);
+        let (database, limits) = (config.failures.database(&places), config.failures.limits.clone());
+        let failures = Arc::new(Failures::new(database, limits, places.spool()));
+        tokio::spawn(self::failures::take_spool(failures.clone()));
         Ok(Arc::new(Self {
             config,
             apps: Apps::new(places.apps(), sessions.parts.clone()),
             places,
+            failures,
             sessions,
             journal: opened.journal,
             shutdown: CancellationToken::new(),
@@ -338,6 +345,7 @@ impl Daemon {
     pub async fn close_for_good(&self, reason: &str) {
         self.sessions.close_all(reason).await;
         self.sessions.parts.probes.close().await;
+        self.failures.close().await;
         self.journal.record(&self.owner, &"daemon".into(), EventKind::DaemonStopped { reason: reason.to_owned() });
         if let Err(error) = self.journal.shutdown().await {
             tracing::warn!(%error, "the journal could not be closed");

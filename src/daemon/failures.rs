@@ -1,0 +1,40 @@
+//! Test runs as the daemon takes them in: what runs report now, and what they left in the spool.
+
+use std::sync::Arc;
+
+use super::Daemon;
+use crate::failures::{Error, Failures, record::Taken};
+
+impl Daemon {
+    /// Takes in what a run reports, the body of `POST /api/runs/RUN/records`. When it returns, all of it is on disk.
+    pub async fn take_records(&self, run: &str, lines: Vec<u8>) -> Result<Taken, Error> {
+        let is_first = begins(&lines);
+        let mut taken = self.failures.ingest_lines(run, lines).await?;
+        if is_first {
+            tokio::spawn(take_spool(self.failures.clone()));
+        }
+        taken.freeze = self.config.failures.frozen.copies;
+        Ok(taken)
+    }
+}
+
+/// Whether the first line is a `run` record.
+fn begins(lines: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Which {
+        ev: String,
+    }
+    let first = lines.split(|byte| *byte == b'\n').find(|line| !line.trim_ascii().is_empty()).unwrap_or_default();
+    serde_json::from_slice::<Which>(first).is_ok_and(|which| which.ev == "run")
+}
+
+/// Takes in what was reported while no daemon was there.
+pub(super) async fn take_spool(failures: Arc<Failures>) {
+    match failures.take_spool().await {
+        Ok(spooled) if spooled.files > 0 => {
+            tracing::info!(spooled.files, spooled.records, spooled.rejected, "runs were taken in from the spool");
+        }
+        Ok(_) => {}
+        Err(error) => tracing::warn!(error = error.message(), "runs in the spool could not be taken in"),
+    }
+}
