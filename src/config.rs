@@ -171,11 +171,6 @@ impl Places {
         self.runtime.join("failures")
     }
 
-    /// The pytest plugin for runs that have nothing of pylair installed.
-    pub fn test_plugin(&self) -> PathBuf {
-        self.runtime.join("test")
-    }
-
     /// Runs and failures, unless the setting `database` says another place.
     pub fn failures(&self) -> PathBuf {
         self.data.join("failures.db")

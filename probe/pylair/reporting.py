@@ -137,7 +137,9 @@ class _Test:
 class Reporter(_Witness):
     def __init__(self, config: Any) -> None:
         super().__init__(config)
-        self.run = real.urandom(8).hex()
+        # Whoever started the run may have named it; a run that a test starts is another one.
+        given = os.environ.pop("PYLAIR_TEST_RUN", "")
+        self.run = given if given.isalnum() and len(given) <= 32 else real.urandom(8).hex()
         env = dict(os.environ)
         self.ci = env.get("CI", "").lower() not in ("", "0", "false")
         self.delivery = Delivery(self.run, env)

@@ -487,11 +487,7 @@ fn read_source(root: &Path, name: &str) -> Option<String> {
 }
 
 /// What an analysis asks for, from the words of a request.
-pub fn question(
-    group_by: Option<&str>,
-    time_range: Option<&str>,
-    include_resolved: bool,
-) -> Result<Question, Unknown> {
+pub fn question(group_by: Option<&str>, time_range: Option<&str>, include_resolved: bool) -> Result<Question, Unknown> {
     let group_by = group_by.map(str::parse).transpose()?.unwrap_or_default();
     let time_range = time_range.map(str::parse).transpose()?.unwrap_or_default();
     let zone = jiff::tz::TimeZone::system();

@@ -4,6 +4,7 @@
 
 mod burst;
 pub mod control;
+pub mod directory;
 pub mod exit;
 pub mod link;
 pub mod nursery;
