@@ -182,7 +182,7 @@ fn profile_of(arguments: &Map<String, Value>) -> Option<&str> {
 
 /// A target that is no session.
 fn is_outside(target: &str) -> bool {
-    ["app:", "pid:"].iter().any(|kind| target.trim().starts_with(kind))
+    ["app:", "pid:", "failure:"].iter().any(|kind| target.trim().starts_with(kind))
 }
 
 /// A version or the name of a command that is an interpreter, as opposed to a path.
@@ -227,6 +227,7 @@ mod tests {
             ("open_session", json!({"env": {"LD_PRELOAD": "/x.so"}})),
             ("execute", json!({"code": "1", "target": "app:web"})),
             ("inspect", json!({"target": " app:web@1"})),
+            ("execute", json!({"code": "1", "target": "failure:k3n7"})),
             ("dump_stacks", json!({"target": "pid:1"})),
             ("attach", json!({"pid": 1})),
             ("run_tests", json!({})),

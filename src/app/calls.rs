@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{App, Entry, Error, Link, link::Answers, link::End, scratch_of, why};
+use super::{App, Entry, Error, Link, link::Answers, link::End, link::Whose, scratch_of, why};
 use crate::{
     caller::Caller,
     journal::EventKind,
@@ -174,7 +174,7 @@ impl App {
     async fn died(&self, job: &Job, how: Option<String>, mut notes: Vec<String>) -> Execution {
         notes.extend(self.take_notes());
         let how = how.unwrap_or_else(|| "nobody but its parent knows how".to_owned());
-        let message = format!("the process {} of the app `{}` ended: {how}", self.entry.pid, self.entry.app_id);
+        let message = format!("the process {} of {} ended: {how}", self.entry.pid, self.whole_name());
         notes.push(self.successor(job).await);
         let mut execution = Execution::cut_short(Outcome::Died, job.started.elapsed(), notes);
         execution.error =
@@ -182,11 +182,17 @@ impl App {
         execution
     }
 
+    fn whole_name(&self) -> String {
+        if self.entry.is_frozen() { self.name() } else { format!("the app `{}`", self.entry.app_id) }
+    }
+
     /// What there is now instead of a process that has ended.
     async fn successor(&self, job: &Job) -> String {
+        if self.entry.is_frozen() {
+            return "the failure has no living copy any more; get_failure has what was recorded".to_owned();
+        }
         let id = &self.entry.app_id;
-        let directory = self.apps.directory.clone();
-        let read = tokio::task::spawn_blocking(move || super::registry::read(&directory)).await.unwrap_or_default();
+        let read = self.apps.entries().await;
         let (now, others): (Vec<_>, Vec<_>) =
             read.iter().filter(|entry| entry.app_id == *id).partition(|entry| entry.start >= self.entry.start);
         let names =
@@ -250,7 +256,8 @@ impl App {
     /// What is to be said about it, if anything.
     async fn interrupt_one(&self, running: &Running) -> Option<String> {
         let asked = async {
-            let mut answers = running.link.request(Op::Interrupt { call: running.request }, None, &[]).await?;
+            let mut answers =
+                running.link.request(Op::Interrupt { call: running.request }, Whose::default(), &[]).await?;
             answers.next().await.ok()
         };
         match tokio::time::timeout(INTERRUPT_TIMEOUT, asked).await {

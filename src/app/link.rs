@@ -73,6 +73,13 @@ struct Pending {
     closed: bool,
 }
 
+/// Whose names count for a request: a client's, or those of a frame.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Whose<'a> {
+    pub(super) client: Option<&'a str>,
+    pub(super) frame: Option<usize>,
+}
+
 /// What comes back for one request.
 #[derive(Debug)]
 pub(super) struct Answers {
@@ -93,8 +100,7 @@ impl Answers {
 
 impl Link {
     /// Connects, and checks that the process on the other side is the one the registry names. Waits for its greeting.
-    pub(super) async fn open(entry: &Entry) -> Result<Arc<Self>, Error> {
-        let target = super::name_of(entry);
+    pub(super) async fn open(entry: &Entry, target: String) -> Result<Arc<Self>, Error> {
         let gone = || Error::Gone { target: target.clone() };
         let failed = |source: io::Error| Error::Connect { target: target.clone(), source };
         let held = Held::open(entry.process()).map_err(|error| match error.kind() {
@@ -142,7 +148,7 @@ impl Link {
     }
 
     /// Sends a request. `None` when the connection had ended before, and nothing was sent.
-    pub(super) async fn request(&self, op: Op, client: Option<&str>, blob: &[u8]) -> Option<Answers> {
+    pub(super) async fn request(&self, op: Op, whose: Whose<'_>, blob: &[u8]) -> Option<Answers> {
         let permit = self.requests.reserve().await.ok()?;
         let (sender, frames) = mpsc::channel(UNREAD);
         let id = {
@@ -157,7 +163,8 @@ impl Link {
             id
         };
         let mut frame = Vec::with_capacity(256 + blob.len());
-        wire::encode(Request { ch: CHANNEL, id, op, client: client.map(str::to_owned), blob: 0 }, blob, &mut frame);
+        let client = whose.client.map(str::to_owned);
+        wire::encode(Request { ch: CHANNEL, id, op, client, frame: whose.frame, blob: 0 }, blob, &mut frame);
         permit.send(frame);
         Some(Answers { id, frames, shared: self.shared.clone() })
     }

@@ -20,7 +20,8 @@ use std::{
 use serde::de::DeserializeOwned;
 
 pub use error::Error;
-pub use registry::Entry;
+pub use registry::{Entry, FrameAt};
+pub(crate) use status::time;
 pub use status::{RunningCall, State, Status};
 
 use crate::{
@@ -32,7 +33,7 @@ use crate::{
     session::{self, Parts},
     target::Reference,
 };
-use link::{End, Link};
+use link::{End, Link, Whose};
 use process::{Doing, doing};
 
 /// How long an app may take to look something up, or to greet us.
@@ -69,6 +70,14 @@ pub struct App {
     pub entry: Arc<Entry>,
     apps: Arc<Apps>,
     instance: Arc<Instance>,
+    called: Option<Called>,
+}
+
+/// What a process is called that is the copy of a failure, and which of its frames is meant.
+#[derive(Debug, Clone)]
+pub struct Called {
+    pub name: String,
+    pub frame: Option<usize>,
 }
 
 /// One process, for as long as somebody remembers it.
@@ -139,13 +148,25 @@ impl Apps {
         caller.door != Door::Http || caller.may(Scope::Admin)
     }
 
+    /// The entries of all whose process is there.
+    pub async fn entries(&self) -> Vec<Entry> {
+        let directory = self.directory.clone();
+        tokio::task::spawn_blocking(move || registry::read(&directory)).await.unwrap_or_default()
+    }
+
+    /// Ends a process that is ours to end, and takes its entry out.
+    pub async fn end(&self, entry: &Entry) -> std::io::Result<()> {
+        let (directory, entry) = (self.directory.clone(), entry.clone());
+        let ended = tokio::task::spawn_blocking(move || registry::end(&directory, &entry)).await;
+        ended.unwrap_or_else(|error| Err(std::io::Error::other(error)))
+    }
+
     /// All apps whose process is there.
     pub async fn list(self: &Arc<Self>, caller: &Caller) -> Vec<App> {
         if !Self::visible_to(caller) {
             return Vec::new();
         }
-        let directory = self.directory.clone();
-        let entries = tokio::task::spawn_blocking(move || registry::read(&directory)).await.unwrap_or_default();
+        let entries = self.entries().await;
         let mut known = self.known.lock().expect("no panic while locked");
         if known.instances.len() > entries.len() + REMEMBERED {
             known.instances.retain(|process, instance| {
@@ -160,6 +181,7 @@ impl Apps {
                 .clone(),
             entry: Arc::new(entry),
             apps: self.clone(),
+            called: None,
         };
         entries.into_iter().map(instance).collect()
     }
@@ -226,7 +248,8 @@ impl Apps {
         let is_its = |running: &calls::Running| running.job.id == job.id;
         let instance = known.instances.values().find(|instance| instance.live().running.iter().any(is_its))?.clone();
         let entry = instance.live().running.iter().find(|running| is_its(running))?.entry.clone();
-        Some(App { entry, apps: self.clone(), instance })
+        let called = entry.is_frozen().then(|| Called { name: job.session.to_string(), frame: None });
+        Some(App { entry, apps: self.clone(), instance, called })
     }
 }
 
@@ -250,7 +273,21 @@ fn scratch_of(caller: &Caller) -> String {
 impl App {
     /// As it is written back to callers: `app:web@4711`.
     pub fn name(&self) -> String {
-        name_of(&self.entry)
+        self.called.as_ref().map_or_else(|| name_of(&self.entry), |called| called.name.clone())
+    }
+
+    /// The same as a frozen failure, by the name that it has for callers.
+    pub fn called(self, name: String, frame: Option<usize>) -> Self {
+        Self { called: Some(Called { name, frame }), ..self }
+    }
+
+    /// Calls that this daemon has made.
+    pub fn calls(&self) -> u64 {
+        self.instance.live().calls
+    }
+
+    fn whose<'a>(&self, client: Option<&'a str>) -> Whose<'a> {
+        Whose { client, frame: self.called.as_ref().and_then(|called| called.frame) }
     }
 
     /// What an answer about this app must say besides its own, once.
@@ -274,11 +311,11 @@ impl App {
             }
             return Ok(link.clone());
         }
-        let mut opened = self.patiently(ANSWER_TIMEOUT, Link::open(&self.entry)).await?;
+        let mut opened = self.patiently(ANSWER_TIMEOUT, Link::open(&self.entry, self.name())).await?;
         if let (Err(Error::NotServed { .. }), Some(last)) = (&opened, slot.as_ref()) {
             // It hung up a moment ago, and its process may be about to end.
             let _whatever_it_was = tokio::time::timeout(ANSWER_TIMEOUT, last.ended()).await;
-            opened = self.patiently(ANSWER_TIMEOUT, Link::open(&self.entry)).await?;
+            opened = self.patiently(ANSWER_TIMEOUT, Link::open(&self.entry, self.name())).await?;
         }
         let link = opened?;
         *slot = Some(link.clone());
@@ -305,11 +342,12 @@ impl App {
     /// Sends a request over a connection that is known to be there. One that was not sent is sent over another.
     async fn request(&self, op: Op, client: Option<&str>, blob: &[u8]) -> Result<(Arc<Link>, link::Answers), Error> {
         let link = self.link().await?;
-        if let Some(answers) = self.patiently(ANSWER_TIMEOUT, link.request(op.clone(), client, blob)).await? {
+        let whose = self.whose(client);
+        if let Some(answers) = self.patiently(ANSWER_TIMEOUT, link.request(op.clone(), whose, blob)).await? {
             return Ok((link, answers));
         }
         let link = self.link().await?;
-        let answers = self.patiently(ANSWER_TIMEOUT, link.request(op, client, blob)).await?;
+        let answers = self.patiently(ANSWER_TIMEOUT, link.request(op, whose, blob)).await?;
         answers.map(|answers| (link, answers)).ok_or_else(|| Error::Lost { target: self.name(), why: why(&End::Left) })
     }
 
@@ -377,8 +415,16 @@ impl App {
         Ok((reply.mime.unwrap_or_else(|| "image/png".to_owned()), picture, reply.notes))
     }
 
+    /// Ends the process of a frozen failure.
+    pub async fn end(&self) -> Result<(), Error> {
+        self.apps.end(&self.entry).await.map_err(|source| Error::Connect { target: self.name(), source })
+    }
+
     /// Takes a probe that came in from outside out again.
     pub async fn detach(&self) -> Result<(), Error> {
+        if self.entry.is_frozen() {
+            return self.end().await;
+        }
         if self.entry.how != "attach" {
             return Err(Error::NotAttached { target: self.name() });
         }

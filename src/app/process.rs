@@ -49,6 +49,23 @@ pub(super) fn doing(process: Process) -> Doing {
     }
 }
 
+/// Kills a process, and never another that has its pid now. One that is gone is as good as killed.
+pub(super) fn kill(process: Process) -> io::Result<()> {
+    let Some(pid) = Pid::from_raw(process.pid) else { return Ok(()) };
+    let pidfd = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+        Err(rustix::io::Errno::SRCH) => return Ok(()),
+        opened => opened?,
+    };
+    // Looked at after it was opened: what is there now is what the descriptor is of.
+    if doing(process) == Doing::Ended {
+        return Ok(());
+    }
+    match rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL) {
+        Err(rustix::io::Errno::SRCH) => Ok(()),
+        sent => Ok(sent?),
+    }
+}
+
 /// A hold on a process: its end is seen, and never taken for another's.
 #[derive(Debug)]
 pub(super) struct Held {

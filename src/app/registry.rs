@@ -43,11 +43,34 @@ pub struct Entry {
     #[serde(default)]
     pub tcp: Option<String>,
     pub wire: u32,
+    /// Of a frozen failure: the reporter's id of what happened.
+    #[serde(default)]
+    pub occurrence: Option<String>,
+    #[serde(default)]
+    pub run: Option<String>,
+    #[serde(default)]
+    pub nodeid: Option<String>,
+    /// Innermost first.
+    #[serde(default)]
+    pub frames: Vec<FrameAt>,
+}
+
+/// A frame of a frozen failure.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct FrameAt {
+    pub function: String,
+    pub file: String,
+    pub line: u32,
 }
 
 impl Entry {
     pub fn process(&self) -> Process {
         Process { pid: self.pid, started: self.start }
+    }
+
+    /// Whether it is the copy of a failure.
+    pub fn is_frozen(&self) -> bool {
+        self.how == "frozen"
     }
 }
 
@@ -121,6 +144,13 @@ fn named_process(path: &Path) -> Option<Process> {
 /// Takes out what a probe that has left could not: an app of another user's is listed by us.
 pub(super) async fn forget(directory: &Path, entry: &Entry) {
     let _absent = tokio::fs::remove_file(directory.join(format!("{}-{}.json", entry.pid, entry.start))).await;
+}
+
+/// Ends a process that is ours to end, such as a frozen failure, and takes its entry out.
+pub(super) fn end(directory: &Path, entry: &Entry) -> io::Result<()> {
+    super::process::kill(entry.process())?;
+    remove(&directory.join(format!("{}-{}.json", entry.pid, entry.start)), entry.process());
+    Ok(())
 }
 
 fn remove(path: &Path, process: Process) {

@@ -13,6 +13,9 @@ impl Daemon {
         if is_first {
             tokio::spawn(take_spool(self.failures.clone()));
         }
+        if !taken.failures.is_empty() {
+            self.frozen.look_soon();
+        }
         taken.freeze = self.config.failures.frozen.copies;
         Ok(taken)
     }

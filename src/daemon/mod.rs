@@ -4,6 +4,7 @@
 
 pub mod bridges;
 mod failures;
+pub mod frozen;
 pub mod lifecycle;
 pub mod targets;
 
@@ -72,6 +73,7 @@ pub struct Daemon {
     pub sessions: Arc<Sessions>,
     pub apps: Arc<Apps>,
     pub failures: Arc<Failures>,
+    frozen: Arc<frozen::Frozen>,
     pub journal: Journal,
     pub shutdown: CancellationToken,
     pub tasks: crate::mcp::tasks::Tasks,
@@ -149,14 +151,19 @@ impl Daemon {
         let (database, limits) = (config.failures.database(&places), config.failures.limits.clone());
         let failures = Arc::new(Failures::new(database, limits, places.spool()));
         tokio::spawn(self::failures::take_spool(failures.clone()));
+        let copies = Apps::new(places.frozen(), sessions.parts.clone());
+        let frozen = frozen::Frozen::new(copies, config.failures.frozen);
+        let shutdown = CancellationToken::new();
+        tokio::spawn(frozen.clone().watch(shutdown.clone()));
         Ok(Arc::new(Self {
             config,
             apps: Apps::new(places.apps(), sessions.parts.clone()),
             places,
             failures,
+            frozen,
             sessions,
             journal: opened.journal,
-            shutdown: CancellationToken::new(),
+            shutdown,
             tasks: crate::mcp::tasks::Tasks::default(),
             audit,
             owner,
@@ -223,7 +230,7 @@ impl Daemon {
     /// Since when nobody needs the daemon; `None` while somebody does.
     fn idle_since(&self) -> Option<Instant> {
         let holders = self.bridges.load(Ordering::Acquire) + self.requests.load(Ordering::Acquire);
-        if holders > 0 || self.sessions.count() > 0 {
+        if holders > 0 || self.sessions.count() > 0 || self.frozen.count() > 0 {
             return None;
         }
         Some(*self.last_busy.lock().expect("no panic while locked"))
@@ -345,6 +352,7 @@ impl Daemon {
     pub async fn close_for_good(&self, reason: &str) {
         self.sessions.close_all(reason).await;
         self.sessions.parts.probes.close().await;
+        self.frozen.end_all("the daemon ended").await;
         self.failures.close().await;
         self.journal.record(&self.owner, &"daemon".into(), EventKind::DaemonStopped { reason: reason.to_owned() });
         if let Err(error) = self.journal.shutdown().await {

@@ -41,8 +41,12 @@ pub enum Error {
     Reference(#[from] target::Error),
     #[error("there is no target `{target}`")]
     Unknown { target: String, sessions: Vec<String>, apps: Vec<String> },
-    #[error("there is no failure `{id}`")]
-    NoFailure { id: String },
+    #[error(transparent)]
+    Failure(#[from] crate::failures::Error),
+    #[error("failure {id} cannot be questioned: {why}")]
+    NotFrozen { id: String, why: String, recorded: Option<String> },
+    #[error("failure {id} has no frame {frame}")]
+    NoFrame { id: String, frame: usize, frames: usize },
     #[error("no target was named")]
     Unnamed,
     #[error("{0}")]
@@ -57,6 +61,7 @@ impl Error {
         match self {
             Self::Session(error) => error.message(),
             Self::App(error) => error.message(),
+            Self::Failure(error) => error.message(),
             _ => self.to_string(),
         }
     }
@@ -66,9 +71,10 @@ impl Error {
         match self {
             Self::Session(error) => error.kind(),
             Self::App(error) => error.kind(),
-            Self::Reference(_) | Self::BadArgument(_) | Self::Unnamed => "bad_argument",
+            Self::Failure(error) => error.kind(),
+            Self::Reference(_) | Self::BadArgument(_) | Self::Unnamed | Self::NoFrame { .. } => "bad_argument",
             Self::Unknown { .. } => "unknown_session",
-            Self::NoFailure { .. } => "unknown_failure",
+            Self::NotFrozen { .. } => "not_frozen",
             Self::AppsOnly { .. } => "apps_only",
         }
     }
@@ -86,7 +92,14 @@ impl Error {
                 };
                 format!("{}; {}; open_session makes a session", list("session", sessions), list("app", apps))
             }
-            Self::NoFailure { .. } => "list_targets shows what is running".to_owned(),
+            Self::Failure(error) => error.hint(),
+            Self::NotFrozen { id, recorded, .. } => {
+                let recorded = recorded.as_ref().map(|values| format!("recorded: {values}; ")).unwrap_or_default();
+                format!("{recorded}get_failure(id=\"{id}\") has all that was; run_tests freezes it anew")
+            }
+            Self::NoFrame { id, frames, .. } => {
+                format!("they are failure:{id}#1, the innermost, to failure:{id}#{frames}")
+            }
             Self::Unnamed => "name a session or an app".to_owned(),
             Self::BadArgument(_) => "see the tool's schema".to_owned(),
             Self::AppsOnly { instead, .. } => (*instead).to_owned(),
@@ -116,7 +129,7 @@ impl Daemon {
             Reference::Session(name) => Ok(Target::Session(session(&name).await?)),
             Reference::App { id, pid } => Ok(Target::App(self.apps.find(caller, &id, pid).await?)),
             Reference::Process(pid) => Ok(Target::App(self.apps.find_process(caller, pid).await?)),
-            Reference::Failure { id, .. } => Err(Error::NoFailure { id }),
+            Reference::Failure { id, frame } => Ok(Target::App(self.frozen_failure(caller, &id, frame).await?)),
             Reference::Name(name) => match session(&name).await {
                 Ok(session) => Ok(Target::Session(session)),
                 Err(unknown @ (session::Error::Unknown { .. } | session::Error::Closed { .. })) => {
@@ -186,7 +199,7 @@ impl Daemon {
 
     /// The target whose job this is, to stop it.
     pub fn target_of_job(&self, caller: &Caller, job: &Job) -> Result<Target, Error> {
-        if let Some(app) = self.apps.of_job(job) {
+        if let Some(app) = self.apps.of_job(job).or_else(|| self.frozen.apps.of_job(job)) {
             return Ok(Target::App(app));
         }
         Ok(Target::Session(self.sessions.find(caller, &job.session)?))

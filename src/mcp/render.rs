@@ -31,8 +31,9 @@ pub fn report_text(report: &Report) -> String {
         push_block(&mut text, &error.traceback);
     }
     let (outcome, took) = (report.outcome.as_str(), duration_text(report.duration_ms));
-    let _infallible = match report.session.strip_prefix("app:") {
-        Some(_) => write!(text, "[call {}: {outcome}, {}, {took}", report.cell, report.session),
+    let is_call = report.session.starts_with("app:") || report.session.starts_with("failure:");
+    let _infallible = match is_call.then_some(()) {
+        Some(()) => write!(text, "[call {}: {outcome}, {}, {took}", report.cell, report.session),
         None => write!(text, "[cell {}: {outcome}, session {}, {took}", report.cell, report.session),
     };
     for (label, names) in

@@ -36,6 +36,9 @@ pub struct Request {
     /// To an app: whose names count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<String>,
+    /// To a frozen failure: in which frame, from 1, the innermost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frame: Option<usize>,
     #[serde(default, skip_serializing_if = "is_zero")]
     pub blob: usize,
 }
@@ -407,7 +410,7 @@ mod tests {
     fn a_frame_cut_anywhere_waits_for_more() {
         let mut whole = Vec::new();
         encode(
-            Request { ch: 1, id: 2, op: Op::Execute { cell: 3, path: None }, client: None, blob: 0 },
+            Request { ch: 1, id: 2, op: Op::Execute { cell: 3, path: None }, client: None, frame: None, blob: 0 },
             b"x = 1",
             &mut whole,
         );

@@ -12,6 +12,7 @@ use crate::{
     config::seconds,
     daemon::{
         Daemon,
+        frozen::FrozenStatus,
         targets::{Purpose, Target},
     },
     mcp::{render, server::Call},
@@ -38,7 +39,7 @@ pub enum OutputForm {
 pub struct ExecuteArgs {
     /// Python source. End the last line with `;` to suppress its value.
     code: String,
-    /// A session, or an app as app:ID; your default session if left out
+    /// A session, app:ID or failure:ID (a frozen test; #2 is its second frame); your default session if left out
     target: Option<String>,
     /// Answer after this many seconds even if it still runs (default 45, 0 at once)
     wait_s: Option<f64>,
@@ -501,6 +502,7 @@ pub async fn save(call: Call<'_>) -> Result<CallToolResult, ToolError> {
 pub enum Kind {
     Session,
     App,
+    Failure,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -515,24 +517,34 @@ pub struct Targets {
     sessions: Option<Vec<core::Status>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     apps: Option<Vec<app::Status>>,
+    /// Tests frozen at the moment they failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failures: Option<Vec<FrozenStatus>>,
 }
 
 pub async fn list(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let ListArgs { kind } = parse(&call)?;
-    let sessions = (kind != Some(Kind::App)).then(|| call.daemon.sessions.statuses(&call.caller));
-    let apps = match kind {
-        Some(Kind::Session) => None,
-        _ => Some(call.daemon.apps.statuses(&call.caller).await),
+    let is_wanted = |wanted: Kind| kind.is_none_or(|kind| kind == wanted);
+    let sessions = is_wanted(Kind::Session).then(|| call.daemon.sessions.statuses(&call.caller));
+    let apps = match is_wanted(Kind::App) {
+        true => Some(call.daemon.apps.statuses(&call.caller).await),
+        false => None,
+    };
+    let failures = match is_wanted(Kind::Failure) {
+        true => Some(call.daemon.frozen_failures(&call.caller).await),
+        false => None,
     };
     let mut lines: Vec<_> = sessions.iter().flatten().map(core::Status::line).collect();
     lines.extend(apps.iter().flatten().map(app::Status::line));
+    lines.extend(failures.iter().flatten().map(FrozenStatus::line));
     if lines.is_empty() {
         lines.push(match kind {
             Some(Kind::App) => "no app is running".to_owned(),
+            Some(Kind::Failure) => "no failure is frozen; run_tests freezes those it finds".to_owned(),
             _ => "no session is open; execute opens one".to_owned(),
         });
     }
-    Ok(render::data(&Targets { sessions, apps }, Some(lines.join("\n"))))
+    Ok(render::data(&Targets { sessions, apps, failures }, Some(lines.join("\n"))))
 }
 
 pub(super) fn duration(name: &str, value: Option<f64>) -> Result<Option<Duration>, ToolError> {

@@ -19,7 +19,7 @@ use crate::{
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StacksArgs {
-    /// A session, an app, or `pid:4711` for any Python process of yours
+    /// A session, an app, a failure, or `pid:4711` for any Python process of yours
     target: String,
     /// The variables of every frame (default true)
     locals: Option<bool>,
@@ -29,6 +29,13 @@ pub async fn dump_stacks(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: StacksArgs = parse(&call)?;
     let (pid, app) = process_of(&call, &args.target).await?;
     let options = Options { locals: args.locals.unwrap_or(true) };
+    // The frames of a failure are on no thread's stack any more.
+    if let Some(copy) = app.as_ref().filter(|app| app.entry.is_frozen()) {
+        let told: Stacks = copy.look(&call.caller, Op::Stacks { locals: options.locals }, &[]).await?;
+        let stacks = Stacks { pid, python: copy.entry.python.clone(), ..told };
+        let text = stacks.text(stacks::MAX_CHARS);
+        return Ok(render::data(&stacks, Some(text)));
+    }
     let program = call.daemon.sessions.parts.probes.program();
     let mut stacks = match (apart::dump(program, pid, options).await, &app) {
         (Ok(stacks), _) => stacks,

@@ -447,7 +447,7 @@ impl Link {
         let id = self.next_id;
         self.next_id += 1;
         let mut frame = Vec::with_capacity(256 + blob.len());
-        wire::encode(Request { ch: CHANNEL, id, op, client: None, blob: 0 }, blob, &mut frame);
+        wire::encode(Request { ch: CHANNEL, id, op, client: None, frame: None, blob: 0 }, blob, &mut frame);
         self.write(&frame).await?;
         Ok(id)
     }
@@ -760,7 +760,7 @@ fn read_output(
 /// The first request on every link.
 fn start_frame(start: Start) -> Vec<u8> {
     let mut frame = Vec::with_capacity(4096);
-    let request = Request { ch: CHANNEL, id: Link::START, op: Op::Start(start), client: None, blob: 0 };
+    let request = Request { ch: CHANNEL, id: Link::START, op: Op::Start(start), client: None, frame: None, blob: 0 };
     wire::encode(request, &[], &mut frame);
     frame
 }
