@@ -6,7 +6,7 @@
 //! - `ingest` makes it ready, `writer` has it written, many reports in one transaction; `store` keeps it in SQLite or PostgreSQL and answers with
 //!   what is in `view`
 //! - `hypotheses` and `next_step` explain one failure, `analysis` many, `explain` puts that together with what is kept; `rules` is how far an investigation is, `prompt` tells all of it to a model,
-//!   `guide` tells how it is used; `import` reads what other reporters wrote
+//!   `guide` tells how it is used; `import` reads what other reporters wrote; `watching` tells what changes
 //!
 //! [`Failures`] is what the doors call.
 
@@ -28,6 +28,7 @@ mod spool;
 pub mod status;
 mod store;
 pub mod view;
+pub mod watching;
 mod writer;
 
 use std::{path::PathBuf, sync::Arc};
@@ -44,6 +45,7 @@ use record::{Began, Evidence, Exception, Outcome, Phase, Project, Record, Source
 use store::Store;
 pub(crate) use store::without_password;
 use view::{Counts, Day, Duration, Failure, Filter, Group, Onset, Page, Run, RunDetail, Summary, TestOutcome};
+use watching::Change;
 use writer::Writer;
 
 /// Everything about test runs. The store is opened when it is first needed, and again with the next call where that failed: a database that
@@ -54,6 +56,7 @@ pub struct Failures {
     limits: Limits,
     spool: PathBuf,
     opened: OnceCell<Opened>,
+    watchers: watching::Watchers,
 }
 
 #[derive(Debug)]
@@ -78,7 +81,7 @@ pub struct ByHand {
 impl Failures {
     /// `spool` is where runs leave what they could not report.
     pub fn new(database: Database, limits: Limits, spool: PathBuf) -> Self {
-        Self { database, limits, spool, opened: OnceCell::new() }
+        Self { database, limits, spool, opened: OnceCell::new(), watchers: watching::Watchers::default() }
     }
 
     /// Where it is kept, for `doctor`: without a password.
@@ -110,12 +113,15 @@ impl Failures {
     /// Takes records in. When it returns, all of them are on disk; when it fails, none are. Records that were taken before are known again.
     /// `freeze` of the answer is the caller's to fill in.
     pub async fn ingest(&self, records: Vec<Record>) -> Result<Taken, Error> {
+        let runs = watching::runs_of(&records);
         // Fingerprints and masking of large evidence take milliseconds.
         let batch = tokio::task::spawn_blocking(|| ingest::prepare(records)).await.map_err(|_| Error::Closed)??;
         if batch.records == 0 {
             return Ok(Taken::default());
         }
-        self.opened().await?.writer.write(batch).await
+        let taken = self.opened().await?.writer.write(batch).await?;
+        self.watchers.taken(runs, &taken);
+        Ok(taken)
     }
 
     /// Takes in the body of `POST /api/runs/RUN/records`.
@@ -166,22 +172,30 @@ impl Failures {
 
     /// Records an analysis under one of the nine rules, or under none. The status then.
     pub async fn analyse(&self, id: &str, rule: Option<u8>, analysis: &str, author: &str) -> Result<Status, Error> {
-        self.store().await?.analyse(id, rule, analysis, author).await
+        let status = self.store().await?.analyse(id, rule, analysis, author).await?;
+        self.watchers.tell(Change::Failure { id: id.to_owned(), status });
+        Ok(status)
     }
 
     /// Says what a failure is. That it is resolved is refused unless its test passed since; only a person may force it, and then it is unverified.
     pub async fn set_status(&self, id: &str, status: Status, author: &str, force: bool) -> Result<Status, Error> {
-        self.store().await?.mark(id, status, author, force).await
+        let status = self.store().await?.mark(id, status, author, force).await?;
+        self.watchers.tell(Change::Failure { id: id.to_owned(), status });
+        Ok(status)
     }
 
     /// Puts failures into a group of their own, for good. The group's id.
     pub async fn split(&self, failures: &[String], author: &str) -> Result<String, Error> {
-        self.store().await?.split(failures, author).await
+        let group = self.store().await?.split(failures, author).await?;
+        self.watchers.tell(Change::Group { id: group.clone() });
+        Ok(group)
     }
 
     /// Puts the failures of one group into another, for good.
     pub async fn merge(&self, into: &str, from: &str, author: &str) -> Result<(), Error> {
-        self.store().await?.merge(into, from, author).await
+        self.store().await?.merge(into, from, author).await?;
+        self.watchers.tell(Change::Group { id: into.to_owned() });
+        Ok(())
     }
 
     /// Groups with failures that a filter asks for, last seen first.
