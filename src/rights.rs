@@ -96,6 +96,21 @@ const ROUTES: &[(&str, &str, &str)] = &[
     ("GET", "/api/export", "export_session"),
     ("GET", "/api/events", "get_history"),
     ("POST", "/api/complete", "complete_code"),
+    ("GET", "/api/failures", "list_failures"),
+    ("POST", "/api/failures", "record_failure"),
+    ("GET", "/api/failures/", "get_failure"),
+    ("POST", "/api/failures/", "debug_failure"),
+    ("POST", "/api/debug", "debug_failure"),
+    ("GET", "/api/analytics", "analyze_failures"),
+    ("GET", "/api/prompt", "write_debug_prompt"),
+    ("GET", "/api/prompts/", "write_debug_prompt"),
+    ("GET", "/api/docs", "read_docs"),
+    ("GET", "/api/groups", "analyze_failures"),
+    ("GET", "/api/groups/", "analyze_failures"),
+    ("POST", "/api/groups/", "debug_failure"),
+    ("GET", "/api/runs", "list_failures"),
+    ("GET", "/api/runs/", "get_failure"),
+    ("POST", "/api/runs/", "record_failure"),
     ("POST", "/files/upload", "write_file"),
     ("GET", "/files/download/", "read_file"),
 ];
@@ -107,12 +122,17 @@ pub fn of_tool(tool: &str) -> Option<Scope> {
 
 /// Whether a caller could call a tool at all: what it is shown.
 pub fn could_call(caller: &Caller, tool: &str) -> bool {
-    is_at_home(caller) || caller.may(of_tool(tool).unwrap_or(Scope::Admin))
+    is_at_home(caller) || is_for_all(tool) || caller.may(of_tool(tool).unwrap_or(Scope::Admin))
 }
 
 /// Whoever came with a token is judged here. The local sockets are the owner's own, for whom `--readonly` is a choice of tools.
 fn is_at_home(caller: &Caller) -> bool {
     caller.may(Scope::Admin) || caller.door != Door::Http
+}
+
+/// How things are used may be read by whoever has any token.
+fn is_for_all(tool: &str) -> bool {
+    tool == "read_docs"
 }
 
 /// The scope that this call needs, and for what.
@@ -161,7 +181,7 @@ pub fn required(tool: &str, arguments: &Map<String, Value>) -> Denied {
 
 /// Lets a call pass, or says what is missing.
 pub fn check(caller: &Caller, tool: &str, arguments: &Map<String, Value>) -> Result<(), Denied> {
-    if is_at_home(caller) {
+    if is_at_home(caller) || is_for_all(tool) {
         return Ok(());
     }
     let required = required(tool, arguments);

@@ -71,7 +71,7 @@ pub(super) struct ApiError(StatusCode, Failure);
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        (self.0, Json(self.1)).into_response()
+        super::problem::response(self.0, &self.1)
     }
 }
 

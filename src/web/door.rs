@@ -96,7 +96,7 @@ impl From<rights::Denied> for Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let failure = Failure { kind: self.kind.to_owned(), message: self.message, hint: self.hint };
-        let mut response = (self.status, axum::Json(failure)).into_response();
+        let mut response = super::problem::response(self.status, &failure);
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
@@ -247,7 +247,7 @@ pub async fn check(State(door): State<Arc<Door>>, mut request: Request, next: Ne
         let hint = "send `Content-Type: application/json`";
         return Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_argument", message, hint).into_response();
     }
-    let is_stream = method == Method::GET && (path.starts_with("/mcp") || path == "/api/events");
+    let is_stream = method == Method::GET && (path.starts_with("/mcp") || matches!(&*path, "/api/events" | "/api/failures/events"));
     let room = match door.make_room(&visit.token, is_stream) {
         Ok(room) => room,
         Err(refusal) => return refusal.into_response(),
@@ -360,7 +360,7 @@ impl<S: Stream + Unpin> Stream for Holding<S> {
 
 /// There is nothing at this address.
 pub async fn not_found() -> Response {
-    let hint = "the addresses are /mcp, /api/… and /files/…";
+    let hint = "the addresses are /mcp, /api/… and /files/…; /docs shows them";
     Refusal::new(StatusCode::NOT_FOUND, "not_found", "there is nothing here", hint).into_response()
 }
 
@@ -384,7 +384,7 @@ pub async fn in_our_shape(request: Request, next: Next) -> Response {
     let message = Some(String::from_utf8_lossy(&text).trim().to_owned()).filter(|text| !text.is_empty());
     let message = message.unwrap_or_else(|| status.canonical_reason().unwrap_or("it failed").to_lowercase());
     let failure = Failure { kind: kind.to_owned(), message, hint: hint.to_owned() };
-    let mut response = (status, axum::Json(failure)).into_response();
+    let mut response = super::problem::response(status, &failure);
     if let Some(allow) = parts.headers.get(header::ALLOW) {
         response.headers_mut().insert(header::ALLOW, allow.clone());
     }

@@ -91,12 +91,20 @@ const GUARDS: [(HeaderName, HeaderValue); 5] = [
     (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
 ];
 
+/// A policy of a page of our own, in place of the usual one.
+#[derive(Debug, Clone)]
+pub(super) struct Policy(pub(super) HeaderValue);
+
 /// Every answer says so.
 pub async fn guard(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
+    let own = response.extensions_mut().remove::<Policy>();
     let headers = response.headers_mut();
     for (name, value) in GUARDS {
         headers.insert(name, value);
+    }
+    if let Some(Policy(policy)) = own {
+        headers.insert(header::CONTENT_SECURITY_POLICY, policy);
     }
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response

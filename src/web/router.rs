@@ -1,4 +1,4 @@
-//! Routes: `/health`, `/mcp`, `/api/…`, `/files/…`, on the Unix socket and on TCP. Who may come in over TCP is settled in `door`, before
+//! Routes: `/health`, `/docs`, `/openapi.json`, `/mcp`, `/api/…`, `/files/…`, on the Unix socket and on TCP. Who may come in over TCP is settled in `door`, before
 //! any function runs.
 
 use std::{net::SocketAddr, sync::Arc};
@@ -16,9 +16,9 @@ use tokio::net::{UnixListener, UnixStream};
 use super::{
     api,
     door::{self, Door},
-    files,
+    failures, files,
     mcp_sessions::McpSessions,
-    pages,
+    openapi, pages, problem,
     visitors::Visit,
 };
 use crate::{
@@ -78,13 +78,14 @@ pub fn unix(daemon: Arc<Daemon>) -> Router {
                 hint: "run `pylair stop` to end the old daemon and its sessions; the next command starts a new one"
                     .to_owned(),
             };
-            return (StatusCode::CONFLICT, axum::Json(failure)).into_response();
+            return problem::response(StatusCode::CONFLICT, &failure);
         }
         request.extensions_mut().insert(Entrance::Unix(peer));
         next.run(request).await
     }
     api::router(daemon.clone())
         .merge(api::local_router(daemon.clone()))
+        .merge(failures::router(daemon.clone()))
         .merge(files::router(daemon))
         .layer(axum::middleware::from_fn(check))
 }
@@ -105,6 +106,7 @@ pub fn tcp(daemon: &Arc<Daemon>, door: Door, selection: Selection) -> Router {
         .nest_service("/mcp", mcp_service(make, manager, options))
         .layer(axum::middleware::from_fn_with_state(Arc::new(sessions), super::mcp_sessions::check));
     let plain = api::router(daemon.clone())
+        .merge(failures::router(daemon.clone()))
         .merge(files::router(daemon.clone()))
         .layer(axum::middleware::from_fn(door::in_our_shape));
     let door = Arc::new(door);
@@ -115,5 +117,6 @@ pub fn tcp(daemon: &Arc<Daemon>, door: Door, selection: Selection) -> Router {
         .layer(axum::middleware::from_fn_with_state(door, door::check))
         // Says that something is here, and nothing else.
         .route("/health", axum::routing::get(|| async { "ok\n" }))
+        .merge(openapi::router())
         .layer(axum::middleware::from_fn(pages::guard))
 }

@@ -1,0 +1,249 @@
+//! Arguments of `pylair test` and `pylair failures`.
+
+use std::{ffi::OsString, path::PathBuf};
+
+use clap::{Args, Subcommand};
+
+use super::JsonArgs;
+
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "pylair test [--python PYTHON] [PYTEST ARGS]...",
+    after_help = "\
+Everything but --python goes to pytest; put it first. Nothing has to be installed in the project beside pytest.
+
+    pylair test
+    pylair test -x tests/test_cart.py -k discount
+    pylair test --python 3.12 -n 4
+    pylair test -- --help                 the help of pytest
+
+Output and exit code are pytest's own, with a closing line for each failure that has its id:
+
+    pylair failures show ID               what was seen, what is thought of it, what to do next
+    pylair exec -t failure:ID 'locals()'  code in the failing frame, as long as its copy lives
+
+The Python is that of the virtual environment, else of `.venv` here, else the configured one, else the first on PATH.
+Exit codes: those of pytest; 2 also if pylair could not start it, 127 if there is no pytest."
+)]
+pub struct TestArgs {
+    /// Interpreter to test with: a path, an environment, a project or a version
+    #[arg(long)]
+    pub python: Option<String>,
+    /// For pytest
+    #[arg(value_name = "PYTEST ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub args: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct FailuresArgs {
+    #[command(subcommand)]
+    pub command: Option<FailuresCommand>,
+    #[command(flatten)]
+    pub list: ListArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum FailuresCommand {
+    /// List what failed, last seen first
+    #[command(after_help = "\
+Examples:
+  pylair failures list --status new          what nobody has looked at
+  pylair failures list --test test_cart      of tests whose name has this in it
+  pylair failures list --group g8d0k2        what is together
+  pylair failures list --json --limit 1000   for a program; `next` of a page is --after of the next")]
+    List(ListArgs),
+    /// Show a failure: evidence, hypotheses, next step, trail
+    Show(ShowArgs),
+    /// Record what you found out under one of the nine rules, or say what a failure is
+    #[command(after_help = "\
+Examples:
+  pylair failures debug k3n7q2 --rule 3 'total() takes the discount for an amount'
+  git diff | pylair failures debug k3n7q2 --rule 6 -
+  pylair failures debug k3n7q2 --status resolved
+  pylair failures debug k3n7q2 --status resolved --force
+
+That a failure is resolved has to be shown by a passing run of its test. With --force you say so yourself;
+it is kept as not verified. `pylair failures docs principles` lists the rules.")]
+    Debug(DebugArgs),
+    /// Put failures together and say what to look at first
+    #[command(after_help = "\
+Examples:
+  pylair failures analyze
+  pylair failures analyze --group-by error_type --time-range week
+  pylair failures analyze --include-resolved --json")]
+    Analyze(AnalyzeArgs),
+    /// Write a prompt for a model, of a failure or of a group
+    #[command(after_help = "\
+Examples:
+  pylair failures prompt k3n7q2
+  pylair failures prompt k3n7q2 --style root_cause --max-tokens 2000 | pbcopy
+  pylair failures prompt error_type:ValueError --style concise")]
+    Prompt(PromptArgs),
+    /// Record a failure by hand; the traceback comes on standard input
+    #[command(after_help = "\
+Example:
+  pylair failures register --test-name test_cart.py::test_sum --file-path cart.py --line-number 7 \\
+      --error-message 'ValueError: no price' < traceback.txt")]
+    Register(RegisterArgs),
+    /// Take in results that others wrote: JUnit XML, pytest-reportlog
+    #[command(after_help = "\
+Examples:
+  pytest --junitxml=results.xml; pylair failures import results.xml
+  pylair failures import --project shop ci/*.xml report.jsonl
+
+The same file may be imported again: known results are not taken twice.")]
+    Import(ImportArgs),
+    /// Make a small failing project and walk through it
+    Demo(DemoArgs),
+    /// How failures are worked with, by topic
+    Docs {
+        /// general, integration, principles, api, client, webui, analytics, prompts or all
+        topic: Option<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// new, in_progress, resolved, flaky or reopened
+    #[arg(long)]
+    pub status: Option<String>,
+    /// The id of a group
+    #[arg(long)]
+    pub group: Option<String>,
+    /// Name, directory or repository of a project
+    #[arg(long)]
+    pub project: Option<String>,
+    /// A part of the test's name
+    #[arg(long)]
+    pub test: Option<String>,
+    /// How many
+    #[arg(long, default_value_t = 50)]
+    pub limit: usize,
+    /// Go on after a page, with its `next`
+    #[arg(long)]
+    pub after: Option<String>,
+    #[command(flatten)]
+    pub json: JsonArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    /// The failure
+    pub id: String,
+    /// Show every frame, also of libraries, and all output
+    #[arg(short, long)]
+    pub all: bool,
+    #[command(flatten)]
+    pub json: JsonArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct DebugArgs {
+    /// The failure
+    #[arg(long = "failure-id", value_name = "ID", conflicts_with = "id", required_unless_present = "id")]
+    pub failure_id: Option<String>,
+    /// The failure
+    pub id: Option<String>,
+    /// What you found out; - for standard input
+    #[arg(value_name = "ANALYSIS", allow_hyphen_values = true)]
+    pub text: Option<String>,
+    /// The same
+    #[arg(long, value_name = "TEXT", conflicts_with = "text")]
+    pub analysis: Option<String>,
+    /// One of the nine rules, by number or name
+    #[arg(long, alias = "principle")]
+    pub rule: Option<String>,
+    /// What the failure is: in_progress, resolved, flaky or reopened
+    #[arg(long)]
+    pub status: Option<String>,
+    /// Say that it is resolved whatever the runs show
+    #[arg(long, requires = "status")]
+    pub force: bool,
+    #[command(flatten)]
+    pub json: JsonArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct AnalyzeArgs {
+    /// fingerprint, error_type, file_path or pattern
+    #[arg(long)]
+    pub group_by: Option<String>,
+    /// all, today, week or month
+    #[arg(long)]
+    pub time_range: Option<String>,
+    /// Count what is resolved too
+    #[arg(long)]
+    pub include_resolved: bool,
+    #[command(flatten)]
+    pub json: JsonArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct PromptArgs {
+    /// A failure or a group
+    #[arg(required_unless_present_any = ["failure_id", "group_id"])]
+    pub id: Option<String>,
+    /// A failure
+    #[arg(long, value_name = "ID", conflicts_with_all = ["id", "group_id"])]
+    pub failure_id: Option<String>,
+    /// A group
+    #[arg(long, value_name = "ID", conflicts_with = "id")]
+    pub group_id: Option<String>,
+    /// detailed, concise, step_by_step or root_cause
+    #[arg(long, alias = "prompt-style")]
+    pub style: Option<String>,
+    /// How long it may be
+    #[arg(long, value_name = "N")]
+    pub max_tokens: Option<usize>,
+    #[command(flatten)]
+    pub json: JsonArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct RegisterArgs {
+    /// The test
+    #[arg(long, alias = "test", value_name = "NAME")]
+    pub test_name: String,
+    /// Where it failed
+    #[arg(long, alias = "file", value_name = "FILE")]
+    pub file_path: Option<String>,
+    /// In which line
+    #[arg(long, alias = "line", value_name = "N")]
+    pub line_number: Option<u32>,
+    /// Type and message, as Python prints them
+    #[arg(long, alias = "message", value_name = "TEXT", default_value = "")]
+    pub error_message: String,
+    /// A file with the traceback, instead of standard input
+    #[arg(long, value_name = "FILE")]
+    pub traceback: Option<PathBuf>,
+    /// A variable of the failing frame; may be repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub local: Vec<String>,
+    #[command(flatten)]
+    pub json: JsonArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ImportArgs {
+    /// JUnit XML or pytest-reportlog
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// What the project is called; the name of the directory by default
+    #[arg(long)]
+    pub project: Option<String>,
+    /// The directory that was tested; this one by default
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+    #[command(flatten)]
+    pub json: JsonArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// Leave the project there
+    #[arg(long)]
+    pub keep: bool,
+    /// Interpreter to test with; it needs pytest
+    #[arg(long)]
+    pub python: Option<String>,
+}

@@ -1,0 +1,246 @@
+//! `pylair failures`: what failed, what was found out about it, and results from elsewhere. Everything is asked of the daemon, over the
+//! routes that REST has.
+
+mod demo;
+mod import;
+mod show;
+
+use std::{
+    collections::BTreeMap,
+    io::{self, IsTerminal, Read},
+};
+
+use serde_json::{Value, json};
+
+use super::{
+    Exit, Failure, Surroundings,
+    client::{Client, encode},
+    say, table,
+};
+use crate::{
+    cli::{
+        JsonArgs,
+        failures::{
+            AnalyzeArgs, DebugArgs, FailuresArgs, FailuresCommand, ListArgs, PromptArgs, RegisterArgs, ShowArgs,
+        },
+    },
+    plain::{one_line, shown, shown_lines},
+};
+
+/// More of a traceback is not read.
+const MAX_INPUT_BYTES: u64 = 64 << 20;
+
+pub fn failures(args: &FailuresArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
+    match &args.command {
+        None => list(&args.list, surroundings),
+        Some(FailuresCommand::List(args)) => list(args, surroundings),
+        Some(FailuresCommand::Show(args)) => show_one(args, surroundings),
+        Some(FailuresCommand::Debug(args)) => debug(args, surroundings),
+        Some(FailuresCommand::Analyze(args)) => analyze(args, surroundings),
+        Some(FailuresCommand::Prompt(args)) => prompt(args, surroundings),
+        Some(FailuresCommand::Register(args)) => register(args, surroundings),
+        Some(FailuresCommand::Import(args)) => import::import(args, surroundings),
+        Some(FailuresCommand::Demo(args)) => demo::demo(args, surroundings),
+        Some(FailuresCommand::Docs { topic }) => docs(topic.as_deref(), surroundings),
+    }
+}
+
+/// A path with those of the parameters that have a value.
+fn path(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
+    let given = parameters.iter().filter_map(|(name, value)| Some(format!("{name}={}", encode((*value)?))));
+    let query = given.collect::<Vec<_>>().join("&");
+    if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
+}
+
+/// The answer as it is, or as people read it.
+fn tell(answer: &Value, json: &JsonArgs, show: impl FnOnce(&Value) -> Result<(), Failure>) -> Result<Exit, Failure> {
+    if json.json {
+        say(&answer.to_string())?;
+    } else {
+        show(answer)?;
+    }
+    Ok(Exit::Ok)
+}
+
+fn text<'v>(value: &'v Value, key: &str) -> &'v str {
+    value[key].as_str().unwrap_or_default()
+}
+
+fn status(value: &Value) -> String {
+    let unverified = value["status"] == "resolved" && value["verified"] == false;
+    format!("{}{}", text(value, "status").replace('_', " "), if unverified { " (not verified)" } else { "" })
+}
+
+/// How long ago, roughly.
+fn ago(at: &str) -> String {
+    let Ok(at) = at.parse::<jiff::Timestamp>() else { return "-".to_owned() };
+    let seconds = jiff::Timestamp::now().duration_since(at).as_secs().max(0);
+    match seconds {
+        0..60 => format!("{seconds} s ago"),
+        60..3600 => format!("{} min ago", seconds / 60),
+        3600..86_400 => format!("{} h ago", seconds / 3600),
+        _ => format!("{} d ago", seconds / 86_400),
+    }
+}
+
+/// Who works at this shell.
+fn author(surroundings: &Surroundings) -> Option<&String> {
+    ["USER", "LOGNAME"].iter().find_map(|name| surroundings.env.get(*name)).filter(|name| !name.is_empty())
+}
+
+fn list(args: &ListArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
+    let limit = args.limit.to_string();
+    let path = path(
+        "/api/failures",
+        &[
+            ("status", args.status.as_deref()),
+            ("group", args.group.as_deref()),
+            ("project", args.project.as_deref()),
+            ("test", args.test.as_deref()),
+            ("limit", Some(&limit)),
+            ("after", args.after.as_deref()),
+        ],
+    );
+    let answer: Value = Client::start(surroundings)?.get(&path)?;
+    tell(&answer, &args.json, |answer| {
+        let failures = answer["failures"].as_array().cloned().unwrap_or_default();
+        if failures.is_empty() {
+            return say("no failure is recorded; `pylair test` runs pytest and records what fails");
+        }
+        let mut rows = vec![["ID", "STATUS", "SEEN", "LAST", "GROUP", "TEST", "ERROR"].map(str::to_owned).to_vec()];
+        for failure in &failures {
+            let error = format!("{}: {}", text(failure, "type"), text(failure, "message"));
+            rows.push(vec![
+                shown(text(failure, "id")),
+                status(failure),
+                failure["occurrences"].to_string(),
+                ago(text(failure, "last_seen")),
+                shown(text(failure, "group")),
+                one_line(text(failure, "test"), 80),
+                one_line(error.trim_end_matches(": "), 80),
+            ]);
+        }
+        table(&rows)?;
+        match answer["next"].as_str() {
+            Some(next) => say(&format!("{} of {}; --after {next} for more", failures.len(), answer["total"])),
+            None => Ok(()),
+        }
+    })
+}
+
+fn show_one(args: &ShowArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
+    let answer: Value = Client::start(surroundings)?.get(&format!("/api/failures/{}", encode(&args.id)))?;
+    tell(&answer, &args.json, |answer| show::failure(answer, args.all))
+}
+
+/// Standard input, if there is any.
+fn read_input(what: &str) -> Result<String, Failure> {
+    let mut bytes = Vec::new();
+    if !io::stdin().is_terminal() {
+        io::stdin().take(MAX_INPUT_BYTES).read_to_end(&mut bytes).map_err(|error| {
+            Failure::new(format!("{what} cannot be read: {error}"), "pass it on standard input")
+        })?;
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn debug(args: &DebugArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
+    // With --failure-id the first word is the analysis.
+    let (id, first) = match &args.failure_id {
+        Some(id) => (id, args.id.as_ref()),
+        None => (args.id.as_ref().expect("clap asks for one"), None),
+    };
+    let given = args.analysis.as_ref().or(args.text.as_ref()).or(first);
+    let analysis = match given.map(String::as_str) {
+        Some("-") => Some(read_input("the analysis")?),
+        given => given.map(ToOwned::to_owned),
+    };
+    if analysis.is_none() && args.status.is_none() {
+        return Err(Failure::new(
+            "there is neither an analysis nor a status",
+            "say what you found out, or pass --status; see `pylair failures debug --help`",
+        ));
+    }
+    let body = json!({
+        "rule": args.rule,
+        "analysis": analysis,
+        "status": args.status,
+        "force": args.force,
+        "author": author(surroundings),
+    });
+    let path = format!("/api/failures/{}/debug", encode(id));
+    let answer: Value = Client::start(surroundings)?.post(&path, &body)?;
+    tell(&answer, &args.json, |answer| {
+        say(&shown(text(answer, "message")))?;
+        let progress = &answer["progress"];
+        let next = &answer["next_principle"];
+        say(&format!("{} of {} rules have an analysis", progress["completed"], progress["total"]))?;
+        if next.is_object() {
+            say(&format!("next: {} {}. {}", next["number"], text(next, "name"), text(next, "question")))?;
+        }
+        Ok(())
+    })
+}
+
+fn analyze(args: &AnalyzeArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
+    let path = path(
+        "/api/analytics",
+        &[
+            ("group_by", args.group_by.as_deref()),
+            ("time_range", args.time_range.as_deref()),
+            ("include_resolved", args.include_resolved.then_some("true")),
+        ],
+    );
+    let answer: Value = Client::start(surroundings)?.get(&path)?;
+    tell(&answer, &args.json, show::analysis)
+}
+
+fn prompt(args: &PromptArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
+    let tokens = args.max_tokens.map(|tokens| tokens.to_string());
+    let how = [("prompt_style", args.style.as_deref()), ("max_tokens", tokens.as_deref())];
+    let path = match &args.id {
+        Some(id) => path(&format!("/api/prompts/{}", encode(id)), &how),
+        None => {
+            let subject = [("failure_id", args.failure_id.as_deref()), ("group_id", args.group_id.as_deref())];
+            path("/api/prompt", &[subject, how].concat())
+        }
+    };
+    let answer: Value = Client::start(surroundings)?.get(&path)?;
+    tell(&answer, &args.json, |answer| say(&shown_lines(text(answer, "prompt"))))
+}
+
+fn register(args: &RegisterArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
+    let mut locals = BTreeMap::new();
+    for local in &args.local {
+        let (name, value) = local
+            .split_once('=')
+            .ok_or_else(|| Failure::new(format!("`{local}` is no variable"), "pass --local NAME=VALUE"))?;
+        locals.insert(name, value);
+    }
+    let traceback = match &args.traceback {
+        Some(path) => std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).map_err(|error| {
+            Failure::new(format!("cannot read `{}`: {error}", path.display()), "pass a file of text")
+        })?,
+        None => read_input("the traceback")?,
+    };
+    let body = json!({
+        "test": args.test_name,
+        "file": args.file_path,
+        "line": args.line_number,
+        "message": args.error_message,
+        "traceback": traceback,
+        "locals": locals,
+        "author": author(surroundings),
+    });
+    let answer: Value = Client::start(surroundings)?.post("/api/failures", &body)?;
+    tell(&answer, &args.json, |answer| {
+        let id = text(answer, "id");
+        say(&format!("recorded as {id}; `pylair failures show {id}` shows it"))
+    })
+}
+
+fn docs(topic: Option<&str>, surroundings: &Surroundings) -> Result<Exit, Failure> {
+    let answer: Value = Client::start(surroundings)?.get(&path("/api/docs", &[("topic", topic)]))?;
+    say(text(&answer, "docs").trim_end())?;
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,204 @@
+//! A failure and an analysis, as people read them.
+
+use serde_json::Value;
+
+use super::{ago, say, status, table, text};
+use crate::{
+    commands::Failure,
+    plain::{one_line, shown, shown_lines},
+};
+
+/// Of a failure that is not shown whole.
+const MAX_FRAMES: usize = 4;
+const MAX_LOCALS: usize = 12;
+const MAX_OUTPUT_LINES: usize = 20;
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn heading(text: &str) -> Result<(), Failure> {
+    say(&format!("\n{text}"))
+}
+
+pub(super) fn failure(failure: &Value, all: bool) -> Result<(), Failure> {
+    let id = shown(text(failure, "id"));
+    let times = match failure["occurrences"].as_u64().unwrap_or(1) {
+        1 => "seen once".to_owned(),
+        times => format!("seen {times} times"),
+    };
+    say(&format!("{id}  {}, {times}, last {}", status(failure), ago(text(failure, "last_seen"))))?;
+    say(&format!("{}  ({})", shown(text(failure, "test")), text(failure, "phase")))?;
+    let seen = list(&failure["seen"]).find(|seen| seen["evidence"].is_object());
+    let evidence = seen.map_or(&Value::Null, |seen| &seen["evidence"]);
+    let exception = &evidence["exception"];
+    let message = if exception.is_object() { text(exception, "message") } else { text(failure, "message") };
+    say(&shown_lines(format!("{}: {message}", text(failure, "type")).trim_end_matches([':', ' '])))?;
+    say(&format!("group {}: {}", shown(text(failure, "group")), one_line(text(failure, "why_grouped"), 200)))?;
+    for link in list(&evidence["chain"]) {
+        let exception = &link["exception"];
+        let error = format!("{}: {}", text(exception, "type"), text(exception, "message"));
+        say(&format!("  {} of {}", text(link, "relation"), one_line(&error, 200)))?;
+    }
+    frames(&evidence["frames"], all)?;
+    if evidence["frames"].as_array().is_none_or(Vec::is_empty) && !text(evidence, "text").is_empty() {
+        heading("Traceback")?;
+        say(&tail(text(evidence, "text"), if all { usize::MAX } else { 60 }))?;
+    }
+    for stream in ["stdout", "stderr", "log"] {
+        let printed = text(evidence, stream);
+        if !printed.trim().is_empty() {
+            heading(&format!("Its {stream}"))?;
+            say(&tail(printed, if all { usize::MAX } else { MAX_OUTPUT_LINES }))?;
+        }
+    }
+    thoughts(failure)?;
+    trail(failure)?;
+    heading("Go on")?;
+    match (evidence["frozen"]["pid"].as_i64(), evidence["frozen"]["why_not"].as_str()) {
+        (Some(_), _) => say(&format!("pylair exec -t failure:{id} 'locals()'     code in the failing frame, while its copy lives"))?,
+        (None, Some(why)) => say(&format!("its frames are not alive: {}", one_line(why, 200)))?,
+        (None, None) => {}
+    }
+    say(&format!("pylair failures prompt {id}              all of this for a model"))?;
+    say(&format!("pylair failures debug {id} --rule N '…'  record what you find out"))?;
+    say(&format!("pylair test '{}'  see whether it passes", shown(text(failure, "test"))))
+}
+
+fn frames(frames: &Value, all: bool) -> Result<(), Failure> {
+    let numbered: Vec<(usize, &Value)> = list(frames).enumerate().map(|(index, frame)| (index + 1, frame)).collect();
+    let own: Vec<_> = numbered.iter().filter(|(number, frame)| all || frame["in_app"] == true || *number == 1).collect();
+    let most = if all { usize::MAX } else { MAX_FRAMES };
+    for (number, frame) in own.iter().take(most) {
+        let line = frame["line"].as_u64().unwrap_or_default();
+        heading(&format!("#{number} {}:{line} in {}", shown(text(frame, "file")), shown(text(frame, "function"))))?;
+        let first = frame["source"]["first"].as_u64().unwrap_or(1);
+        for (at, source) in (first..).zip(list(&frame["source"]["lines"])) {
+            let mark = if at == line { '>' } else { ' ' };
+            if all || at.abs_diff(line) <= 3 {
+                say(&format!("  {mark} {at:>4}  {}", shown(source.as_str().unwrap_or_default())))?;
+            }
+        }
+        let locals: Vec<&Value> = list(&frame["locals"]).collect();
+        for local in locals.iter().take(if all { usize::MAX } else { MAX_LOCALS }) {
+            say(&format!("    {} = {}", shown(text(local, "name")), one_line(text(local, "value"), 160)))?;
+        }
+        let more = frame["more_locals"].as_u64().unwrap_or(0)
+            + if all { 0 } else { locals.len().saturating_sub(MAX_LOCALS) as u64 };
+        if more > 0 {
+            say(&format!("    and {more} more variables"))?;
+        }
+    }
+    let hidden = numbered.len() - own.len().min(most);
+    if hidden > 0 { say(&format!("\n{hidden} more frames; --all shows them")) } else { Ok(()) }
+}
+
+fn thoughts(failure: &Value) -> Result<(), Failure> {
+    if list(&failure["hypotheses"]).next().is_some() {
+        heading("What it may be")?;
+    }
+    for hypothesis in list(&failure["hypotheses"]) {
+        say(&format!("- {} ({})", shown(text(hypothesis, "text")), text(hypothesis, "confidence")))?;
+        say(&format!("  because {}", shown(text(hypothesis, "because"))))?;
+        for fact in list(&hypothesis["evidence"]) {
+            let place = match (fact["file"].as_str(), fact["line"].as_u64()) {
+                (Some(file), Some(line)) => format!("{file}:{line}: "),
+                (Some(file), None) => format!("{file}: "),
+                _ => String::new(),
+            };
+            say(&format!("  {}", one_line(&format!("{place}{}", text(fact, "what")), 200)))?;
+        }
+    }
+    let step = &failure["next_step"];
+    if step.is_object() {
+        heading("Next step")?;
+        say(&shown_lines(text(step, "text")))?;
+        if let Some(diff) = step["diff"].as_str() {
+            say(&shown_lines(diff.trim_end()))?;
+        }
+        if step["evaluate"].is_object() {
+            let code = shown(text(&step["evaluate"], "code")).replace('\'', "'\\''");
+            say(&format!("pylair exec -t {} '{code}'", shown(text(&step["evaluate"], "target"))))?;
+        }
+    }
+    let files: Vec<&str> = list(&failure["between"]["files"]).filter_map(Value::as_str).take(20).collect();
+    if !files.is_empty() {
+        heading("Changed between the last good and the first bad run")?;
+        say(&shown(&files.join(", ")))?;
+    }
+    Ok(())
+}
+
+fn trail(failure: &Value) -> Result<(), Failure> {
+    let progress = &failure["progress"];
+    heading(&format!("Trail: {} of {} rules", progress["completed"], progress["total"]))?;
+    for made in list(&failure["investigations_made"]) {
+        let rule = made["rule"].as_u64().map_or_else(|| "-".to_owned(), |rule| rule.to_string());
+        let who = format!("{}, {}", shown(text(made, "author")), ago(text(made, "at")));
+        say(&format!("{rule}  {who}: {}", one_line(text(made, "analysis"), 300)))?;
+    }
+    for change in list(&failure["changes"]) {
+        let to = text(change, "to").replace('_', " ");
+        say(&format!("{to}, {}: {}", ago(text(change, "at")), one_line(text(change, "reason"), 200)))?;
+    }
+    let next = &progress["next"];
+    if next.is_object() {
+        say(&format!("next: {} {}. {}", next["number"], text(next, "name"), text(next, "question")))?;
+    }
+    Ok(())
+}
+
+/// The last lines of a text.
+fn tail(text: &str, most: usize) -> String {
+    let lines: Vec<&str> = text.trim_end().lines().collect();
+    let hidden = lines.len().saturating_sub(most);
+    let rest = lines[hidden..].join("\n");
+    shown_lines(&if hidden > 0 { format!("… {hidden} lines before, --all shows them\n{rest}") } else { rest })
+}
+
+pub(super) fn analysis(report: &Value) -> Result<(), Failure> {
+    let groups: Vec<&Value> = list(&report["groups"]).collect();
+    say(&format!(
+        "{} failures in {} groups, by {}, {}",
+        report["total_failures"],
+        report["group_count"],
+        text(report, "group_by"),
+        text(report, "time_range")
+    ))?;
+    if groups.is_empty() {
+        return Ok(());
+    }
+    let mut rows = vec![
+        ["PRIORITY", "GROUP", "FAILURES", "SEEN", "TESTS", "LAST", "WHAT"].map(str::to_owned).to_vec(),
+    ];
+    for group in &groups {
+        rows.push(vec![
+            text(&group["priority"], "label").to_owned(),
+            one_line(text(group, "id"), 40),
+            group["failures"].to_string(),
+            group["occurrences"].to_string(),
+            group["tests"].to_string(),
+            ago(text(group, "last_seen")),
+            one_line(text(group, "title"), 90),
+        ]);
+    }
+    table(&rows)?;
+    heading("In this order")?;
+    for (number, triage) in list(&report["insights"]["triage"]).take(10).enumerate() {
+        say(&format!("{}. {}: {}", number + 1, shown(text(triage, "group")), shown(text(triage, "recommendation"))))?;
+    }
+    for group in groups.iter().take(5) {
+        if let Some(hypothesis) = list(&group["hypotheses"]).next() {
+            say(&format!("\n{}: {}", shown(text(group, "id")), shown(text(hypothesis, "text"))))?;
+            say(&format!("  because {}", shown(text(hypothesis, "because"))))?;
+        }
+    }
+    let flaky: Vec<&Value> = list(&report["insights"]["flaky"]).collect();
+    if !flaky.is_empty() {
+        heading("Flaky")?;
+    }
+    for test in flaky.iter().take(10) {
+        say(&format!("{}  {}", shown(text(test, "id")), shown(text(test, "test"))))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,371 @@
+//! The OpenAPI document at `/openapi.json` and the page at `/docs` that shows it, both made from tables of operations with the types that
+//! the functions take and answer. They tell nothing of this server but what it can do, so they need no token.
+
+use std::sync::{Arc, LazyLock};
+
+use axum::{
+    Json, Router,
+    http::{HeaderValue, StatusCode},
+    response::{Html, IntoResponse},
+    routing::{MethodRouter, get},
+};
+use base64::Engine;
+use schemars::{
+    JsonSchema, Schema, SchemaGenerator,
+    generate::SchemaSettings,
+    transform::{RecursiveTransform, Transform},
+};
+use serde_json::{Map, Value, json};
+
+use super::{failures, pages::Policy, problem};
+use crate::{
+    app,
+    daemon::{Daemon, DaemonStatus, VERSION},
+    hash, session,
+};
+
+type Make = fn(&mut SchemaGenerator) -> Schema;
+
+/// One method of one address.
+pub(super) struct Operation {
+    pub(super) method: &'static str,
+    pub(super) path: &'static str,
+    id: &'static str,
+    summary: &'static str,
+    pub(super) route: fn() -> MethodRouter<Arc<Daemon>>,
+    query: Option<Make>,
+    body: Option<(&'static str, Make)>,
+    status: StatusCode,
+    answer: Option<(&'static str, Make)>,
+}
+
+const LINES: &str = "application/x-ndjson";
+const OBJECT: &str = "application/json";
+
+fn make<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}
+
+impl Operation {
+    fn new(
+        method: &'static str,
+        path: &'static str,
+        id: &'static str,
+        summary: &'static str,
+        route: fn() -> MethodRouter<Arc<Daemon>>,
+    ) -> Self {
+        Self { method, path, id, summary, route, query: None, body: None, status: StatusCode::OK, answer: None }
+    }
+
+    pub(super) fn get(
+        path: &'static str,
+        id: &'static str,
+        summary: &'static str,
+        route: fn() -> MethodRouter<Arc<Daemon>>,
+    ) -> Self {
+        Self::new("GET", path, id, summary, route)
+    }
+
+    pub(super) fn post(
+        path: &'static str,
+        id: &'static str,
+        summary: &'static str,
+        route: fn() -> MethodRouter<Arc<Daemon>>,
+    ) -> Self {
+        Self::new("POST", path, id, summary, route)
+    }
+
+    pub(super) fn query<T: JsonSchema>(self) -> Self {
+        Self { query: Some(make::<T>), ..self }
+    }
+
+    pub(super) fn body<T: JsonSchema>(self) -> Self {
+        Self { body: Some((OBJECT, make::<T>)), ..self }
+    }
+
+    pub(super) fn takes_lines(self) -> Self {
+        Self { body: Some((LINES, make::<String>)), ..self }
+    }
+
+    pub(super) fn answers<T: JsonSchema>(self) -> Self {
+        Self { answer: Some((OBJECT, make::<T>)), ..self }
+    }
+
+    pub(super) fn created<T: JsonSchema>(self) -> Self {
+        Self { status: StatusCode::CREATED, ..self.answers::<T>() }
+    }
+
+    /// Each event has one of these as its data.
+    pub(super) fn streams<T: JsonSchema>(self) -> Self {
+        Self { answer: Some(("text/event-stream", make::<T>)), ..self }
+    }
+
+    fn describe(&self, generator: &mut SchemaGenerator) -> Value {
+        let mut parameters: Vec<Value> = self
+            .path
+            .split('/')
+            .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+            .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string", "minLength": 1}}))
+            .collect();
+        if let Some(query) = self.query {
+            parameters.extend(query_parameters(&query(generator), generator));
+        }
+        let mut responses = Map::new();
+        let mut answered = json!({"description": self.status.canonical_reason().unwrap_or("OK")});
+        if let Some((media, answer)) = self.answer {
+            answered["content"] = json!({media: {"schema": answer(generator)}});
+        }
+        responses.insert(self.status.as_u16().to_string(), answered);
+        responses.insert("4XX".into(), json!({"$ref": "#/components/responses/Problem"}));
+        responses.insert("5XX".into(), json!({"$ref": "#/components/responses/Problem"}));
+        let mut described = json!({
+            "operationId": self.id,
+            "summary": self.summary,
+            "parameters": parameters,
+            "responses": responses,
+        });
+        if let Some((media, body)) = self.body {
+            described["requestBody"] = json!({"required": true, "content": {media: {"schema": body(generator)}}});
+        }
+        described
+    }
+}
+
+/// The fields of a struct, each a parameter.
+fn query_parameters(schema: &Schema, generator: &SchemaGenerator) -> Vec<Value> {
+    let named = schema.get("$ref").and_then(Value::as_str).and_then(|path| path.rsplit('/').next());
+    let definition = named.and_then(|name| generator.definitions().get(name)).unwrap_or(schema.as_value());
+    let properties = definition.get("properties").and_then(Value::as_object);
+    let described = properties.into_iter().flatten().map(|(name, schema)| {
+        let mut schema = schema.clone();
+        let description = schema.as_object_mut().and_then(|schema| schema.remove("description"));
+        without_null(&mut schema);
+        json!({"name": name, "in": "query", "description": description.unwrap_or_default(), "schema": schema})
+    });
+    described.collect()
+}
+
+/// In a query there is no null, only what is left out.
+fn without_null(schema: &mut Value) {
+    if let Some(types) = schema.get_mut("type").filter(|types| types.is_array()) {
+        let some = types.as_array().into_iter().flatten().find(|name| *name != "null").cloned();
+        *types = some.unwrap_or_default();
+    }
+}
+
+/// Formats that JSON Schema does not know.
+fn without_formats(schema: &mut Schema) {
+    if let Some(fields) = schema.as_object_mut()
+        && fields.get("format").and_then(Value::as_str).is_some_and(|format| {
+            format.starts_with("uint") || format.starts_with("int") || matches!(format, "double" | "float")
+        })
+    {
+        fields.remove("format");
+    }
+}
+
+#[derive(serde::Serialize, JsonSchema)]
+struct SessionList {
+    sessions: Vec<session::Status>,
+}
+
+#[derive(serde::Serialize, JsonSchema)]
+struct AppList {
+    apps: Vec<app::Status>,
+}
+
+/// Routes that are elsewhere.
+fn others() -> Vec<Operation> {
+    let nowhere: fn() -> MethodRouter<Arc<Daemon>> = MethodRouter::new;
+    vec![
+        Operation::get("/api/sessions", "list_sessions", "The sessions there are", nowhere).answers::<SessionList>(),
+        Operation::get("/api/apps", "list_apps", "The apps that can be visited", nowhere).answers::<AppList>(),
+        Operation::get("/api/status", "get_status", "The daemon", nowhere).answers::<DaemonStatus>(),
+    ]
+}
+
+fn document() -> Value {
+    let mut settings = SchemaSettings::draft2020_12();
+    settings.definitions_path = "/components/schemas".into();
+    let mut generator = settings.with_transform(RecursiveTransform(without_formats)).into_generator();
+    let mut paths = Map::new();
+    for operation in failures::operations().into_iter().chain(others()) {
+        let described = operation.describe(&mut generator);
+        let path = paths.entry(operation.path).or_insert_with(|| json!({}));
+        path[operation.method.to_ascii_lowercase()] = described;
+    }
+    let refused = make::<problem::Problem>(&mut generator);
+    let mut schemas = generator.take_definitions(true);
+    for schema in schemas.values_mut().filter_map(|schema| <&mut Schema>::try_from(schema).ok()) {
+        RecursiveTransform(without_formats).transform(schema);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "pylair",
+            "version": VERSION,
+            "description": "Test runs and failures, sessions and apps. Errors are problem+json (RFC 9457) with `kind`, `message` and `hint`.",
+        },
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer", "description": "The line that `pylair token` prints."},
+            },
+            "responses": {
+                "Problem": {
+                    "description": "It was refused, or failed",
+                    "content": {problem::MEDIA_TYPE: {"schema": refused}},
+                },
+            },
+        },
+    })
+}
+
+static DOCUMENT: LazyLock<Value> = LazyLock::new(document);
+static PAGE: LazyLock<String> = LazyLock::new(|| page(&DOCUMENT));
+
+const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}\
+    h1{font-size:1.6rem}h2{font-size:1.2rem;margin-top:2rem}code,pre{font:14px/1.4 ui-monospace,monospace}\
+    pre{background:#f4f4f2;padding:.8rem;overflow:auto;border-radius:4px}summary{cursor:pointer;padding:.35rem 0}\
+    summary b{display:inline-block;width:3.5rem}table{border-collapse:collapse}td,th{text-align:left;padding:.2rem 1rem .2rem 0;vertical-align:top}\
+    details{border-top:1px solid #ddd}a{color:#0645ad}\
+    @media(prefers-color-scheme:dark){body{color:#ddd;background:#1b1b1b}pre{background:#262626}details{border-color:#444}a{color:#8ab4f8}}";
+
+/// The page runs nothing and loads nothing: all that a browser may do with it is to apply its own style.
+static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
+    let digest = base64::engine::general_purpose::STANDARD.encode(hash::sha256(STYLE.as_bytes()));
+    let policy = format!(
+        "sandbox; default-src 'none'; style-src 'sha256-{digest}'; frame-ancestors 'none'; form-action 'none'; base-uri 'none'"
+    );
+    HeaderValue::try_from(policy).expect("letters and digits")
+});
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+fn pretty(value: &Value) -> String {
+    escaped(&serde_json::to_string_pretty(value).unwrap_or_default())
+}
+
+fn page(document: &Value) -> String {
+    let mut html = format!(
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
+         <title>pylair API</title><style>{STYLE}</style><h1>pylair {VERSION}: the HTTP API</h1>\
+         <p>Requests need <code>Authorization: Bearer TOKEN</code>; <code>pylair token</code> prints it. Errors are \
+         <code>{}</code> with <code>kind</code>, <code>message</code> and <code>hint</code>. \
+         The same for programs: <a href=\"/openapi.json\">/openapi.json</a>.</p>\
+         <pre>curl -H \"Authorization: Bearer $(pylair token)\" http://127.0.0.1:7420/api/failures</pre><h2>Operations</h2>",
+        problem::MEDIA_TYPE
+    );
+    for (path, methods) in document["paths"].as_object().into_iter().flatten() {
+        for (method, operation) in methods.as_object().into_iter().flatten() {
+            html.push_str(&operation_html(path, method, operation));
+        }
+    }
+    html.push_str("<h2>Schemas</h2>");
+    for (name, schema) in document["components"]["schemas"].as_object().into_iter().flatten() {
+        let name = escaped(name);
+        html.push_str(&format!(
+            "<details id=\"{name}\"><summary><code>{name}</code></summary><pre>{}</pre></details>",
+            pretty(schema)
+        ));
+    }
+    html.push_str("</html>");
+    html
+}
+
+fn operation_html(path: &str, method: &str, operation: &Value) -> String {
+    let text = |value: &Value| escaped(value.as_str().unwrap_or_default());
+    let mut html = format!(
+        "<details><summary><b>{}</b> <code>{}</code> {}</summary>",
+        method.to_uppercase(),
+        escaped(path),
+        text(&operation["summary"])
+    );
+    let parameters = operation["parameters"].as_array().into_iter().flatten();
+    let rows: String = parameters
+        .map(|given| {
+            format!(
+                "<tr><td><code>{}</code><td>{}<td>{}<td>{}",
+                text(&given["name"]),
+                text(&given["in"]),
+                text(&given["schema"]["type"]),
+                text(&given["description"])
+            )
+        })
+        .collect();
+    if !rows.is_empty() {
+        html.push_str(&format!("<table><tr><th>name<th>in<th>type<th>what{rows}</table>"));
+    }
+    if operation["requestBody"].is_object() {
+        html.push_str(&format!("<p>Body</p>{}", content_html(&operation["requestBody"]["content"])));
+    }
+    for (status, answer) in operation["responses"].as_object().into_iter().flatten() {
+        if answer["content"].is_object() {
+            html.push_str(&format!("<p>Answer {}</p>{}", escaped(status), content_html(&answer["content"])));
+        }
+    }
+    html.push_str("</details>");
+    html
+}
+
+fn content_html(content: &Value) -> String {
+    let parts = content.as_object().into_iter().flatten().map(|(media, content)| {
+        let named = content["schema"]["$ref"].as_str().and_then(|path| path.rsplit('/').next()).map(escaped);
+        let what = match named {
+            Some(name) => format!("<a href=\"#{name}\">{name}</a>"),
+            None => format!("<pre>{}</pre>", pretty(&content["schema"])),
+        };
+        format!("<p><code>{}</code> {what}</p>", escaped(media))
+    });
+    parts.collect()
+}
+
+/// Both, for whoever asks.
+pub(super) fn router() -> Router {
+    let shown = || async {
+        let mut response = Html(PAGE.as_str()).into_response();
+        response.extensions_mut().insert(Policy(POLICY.clone()));
+        response
+    };
+    let told = || async { Json(&*DOCUMENT).into_response() };
+    Router::new().route("/docs", get(shown)).route("/openapi.json", get(told)).route("/api/openapi.json", get(told))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_names_every_schema_it_refers_to() {
+        let text = DOCUMENT.to_string();
+        let schemas = DOCUMENT["components"]["schemas"].as_object().unwrap();
+        for part in text.split("#/components/schemas/").skip(1) {
+            let name = part.split('"').next().unwrap();
+            assert!(schemas.contains_key(name), "{name}");
+        }
+        assert!(!text.contains("\"uint"), "formats that nobody knows");
+        assert!(!text.contains("#/$defs/"));
+    }
+
+    #[test]
+    fn operations_have_names_of_their_own() {
+        let mut names: Vec<&str> =
+            failures::operations().into_iter().chain(others()).map(|operation| operation.id).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+
+    #[test]
+    fn the_page_shows_every_operation_and_loads_nothing() {
+        for operation in failures::operations() {
+            assert!(PAGE.contains(&escaped(operation.path)), "{}", operation.path);
+        }
+        assert!(!PAGE.contains("<script") && !PAGE.contains("src=") && !PAGE.contains("http://www"));
+    }
+}
