@@ -1,6 +1,10 @@
 //! The command line: clap types and nothing else.
 
+pub mod failures;
+
 use clap::{Args, Parser, Subcommand};
+
+use failures::{FailuresArgs, TestArgs};
 
 /// Live Python for AI agents and the people beside them.
 #[derive(Debug, Parser)]
@@ -33,6 +37,11 @@ pub enum Command {
     Output(OutputArgs),
     /// Run a command whose Pythons can be looked into, without touching their code
     Wrap(WrapArgs),
+    /// Run pytest and record what fails: everything after it goes to pytest
+    Test(TestArgs),
+    /// List, show, debug and analyze what failed in test runs
+    #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+    Failures(FailuresArgs),
     /// Stop the daemon and all its sessions
     Stop,
     /// Show what is configured, from where, and what works here

@@ -64,6 +64,10 @@ impl Client {
         self.runtime.block_on(self.connection.json(Method::POST, path, body))
     }
 
+    pub fn post_bytes<T: DeserializeOwned>(&mut self, path: &str, body: Bytes) -> Result<T, Failure> {
+        self.runtime.block_on(self.connection.json(Method::POST, path, body))
+    }
+
     /// Runs a cell to its end. What it prints is in the report.
     pub fn execute(&mut self, body: &api::ExecuteBody) -> Result<serde_json::Value, Failure> {
         let body = Bytes::from(serde_json::to_vec(body).unwrap_or_default());

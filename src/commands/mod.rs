@@ -8,12 +8,14 @@ pub mod daemon;
 mod doctor;
 mod exceed;
 mod exec;
+mod failures;
 mod mcp;
 mod output;
 mod repl;
 mod serve;
 mod sessions;
 pub mod stacks;
+mod test;
 mod token;
 mod wrap;
 
@@ -130,6 +132,8 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Stacks(args) => stacks::stacks(&args, &surroundings),
         Command::Output(args) => output::output(&args, &surroundings),
         Command::Wrap(args) => wrap::wrap(&args, &surroundings),
+        Command::Test(args) => test::test(&args, &surroundings),
+        Command::Failures(args) => failures::failures(&args, &surroundings),
         Command::Stop => daemon::stop(&surroundings),
         Command::Doctor(args) => doctor::doctor(&args, &surroundings),
         Command::Token(args) => token::token(&args, &surroundings),

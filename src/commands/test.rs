@@ -39,17 +39,12 @@ pub fn test(args: &TestArgs, surroundings: &Surroundings) -> Result<Exit, Failur
 
 fn interpreter(wanted: Option<&str>, surroundings: &Surroundings) -> Result<std::path::PathBuf, Failure> {
     let config = surroundings.config(&Flags::default())?;
-    let cwd = surroundings.cwd.clone().ok_or_else(|| {
-        Failure::new("the working directory is gone", "change to a directory that exists")
-    })?;
+    let cwd = surroundings
+        .cwd
+        .clone()
+        .ok_or_else(|| Failure::new("the working directory is gone", "change to a directory that exists"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let found = runtime.block_on(Interpreters::default().resolve(
-        wanted,
-        config.python.as_deref(),
-        &cwd,
-        &surroundings.env,
-    ));
-    found
-        .map(|interpreter| interpreter.executable)
-        .map_err(|error| Failure::new(super::chain(&error), error.hint()))
+    let found =
+        runtime.block_on(Interpreters::default().resolve(wanted, config.python.as_deref(), &cwd, &surroundings.env));
+    found.map(|interpreter| interpreter.executable).map_err(|error| Failure::new(super::chain(&error), error.hint()))
 }

@@ -79,7 +79,7 @@ pub fn wrap(args: &WrapArgs, surroundings: &Surroundings) -> Result<Exit, Failur
 }
 
 /// The standard library empties the mask of what it executes; the command shall have the one we were started with.
-fn keep_signal_mask(command: &mut Command) {
+pub(super) fn keep_signal_mask(command: &mut Command) {
     // SAFETY: all zeros is a valid set, and the calls only write to it and read from it.
     unsafe {
         let mut mask: libc::sigset_t = std::mem::zeroed();

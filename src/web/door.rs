@@ -247,7 +247,8 @@ pub async fn check(State(door): State<Arc<Door>>, mut request: Request, next: Ne
         let hint = "send `Content-Type: application/json`";
         return Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_argument", message, hint).into_response();
     }
-    let is_stream = method == Method::GET && (path.starts_with("/mcp") || matches!(&*path, "/api/events" | "/api/failures/events"));
+    let is_stream =
+        method == Method::GET && (path.starts_with("/mcp") || matches!(&*path, "/api/events" | "/api/failures/events"));
     let room = match door.make_room(&visit.token, is_stream) {
         Ok(room) => room,
         Err(refusal) => return refusal.into_response(),

@@ -58,29 +58,44 @@ pub(super) fn operations() -> Vec<Operation> {
             .created::<Recorded>(),
         Operation::get("/api/failures/events", "watch_failures", "What changes, as server-sent events", || get(events))
             .streams::<Change>(),
-        Operation::get("/api/failures/{id}", "get_failure", "A failure with its evidence, what is thought of it and its trail", || {
-            get(show)
-        })
+        Operation::get(
+            "/api/failures/{id}",
+            "get_failure",
+            "A failure with its evidence, what is thought of it and its trail",
+            || get(show),
+        )
         .answers::<Explained>(),
-        Operation::post("/api/failures/{id}/debug", "debug_failure", "Record an analysis, or what a failure is", || {
-            post(debug_named)
-        })
+        Operation::post(
+            "/api/failures/{id}/debug",
+            "debug_failure",
+            "Record an analysis, or what a failure is",
+            || post(debug_named),
+        )
         .body::<Finding>()
         .answers::<DebugAnswer>(),
-        Operation::post("/api/debug", "debug_failure_by_body", "The same, with the failure named in the body", || post(debug))
-            .body::<NamedFinding>()
-            .answers::<DebugAnswer>(),
-        Operation::get("/api/analytics", "analyze_failures", "What failures have in common, the most urgent first", || {
-            get(analytics)
+        Operation::post("/api/debug", "debug_failure_by_body", "The same, with the failure named in the body", || {
+            post(debug)
         })
+        .body::<NamedFinding>()
+        .answers::<DebugAnswer>(),
+        Operation::get(
+            "/api/analytics",
+            "analyze_failures",
+            "What failures have in common, the most urgent first",
+            || get(analytics),
+        )
         .query::<AnalyticsQuery>()
         .answers::<failures::analysis::Report>(),
-        Operation::get("/api/prompt", "write_debug_prompt", "A prompt for a model, of a failure or a group", || get(prompt))
-            .query::<PromptQuery>()
-            .answers::<Prompt>(),
-        Operation::get("/api/prompts/{id}", "write_debug_prompt_by_id", "The same, by the id of either", || get(prompt_named))
-            .query::<StyleQuery>()
-            .answers::<Prompt>(),
+        Operation::get("/api/prompt", "write_debug_prompt", "A prompt for a model, of a failure or a group", || {
+            get(prompt)
+        })
+        .query::<PromptQuery>()
+        .answers::<Prompt>(),
+        Operation::get("/api/prompts/{id}", "write_debug_prompt_by_id", "The same, by the id of either", || {
+            get(prompt_named)
+        })
+        .query::<StyleQuery>()
+        .answers::<Prompt>(),
         Operation::get("/api/docs", "read_docs", "How failures are worked with", || get(docs))
             .query::<DocsQuery>()
             .answers::<guide::Page>(),
@@ -88,19 +103,24 @@ pub(super) fn operations() -> Vec<Operation> {
             .query::<GroupsQuery>()
             .answers::<Groups>(),
         Operation::get("/api/groups/{id}", "get_group", "The failures of a group", || get(group)).answers::<Listed>(),
-        Operation::post("/api/groups/split", "split_group", "Put failures into a group of their own, for good", || post(split))
-            .body::<Split>()
-            .answers::<GroupId>(),
+        Operation::post("/api/groups/split", "split_group", "Put failures into a group of their own, for good", || {
+            post(split)
+        })
+        .body::<Split>()
+        .answers::<GroupId>(),
         Operation::post("/api/groups/merge", "merge_groups", "Put two groups together, for good", || post(merge))
             .body::<Merge>()
             .answers::<GroupId>(),
         Operation::get("/api/runs", "list_runs", "Test runs, newest first", || get(runs))
             .query::<RunsQuery>()
             .answers::<Runs>(),
-        Operation::get("/api/runs/{run}", "get_run", "A run with what failed in it", || get(run)).answers::<RunDetail>(),
-        Operation::post("/api/runs/{run}/records", "report_run", "Records of a run, one JSON object a line", || post(records))
-            .takes_lines()
-            .answers::<Taken>(),
+        Operation::get("/api/runs/{run}", "get_run", "A run with what failed in it", || get(run))
+            .answers::<RunDetail>(),
+        Operation::post("/api/runs/{run}/records", "report_run", "Records of a run, one JSON object a line", || {
+            post(records)
+        })
+        .takes_lines()
+        .answers::<Taken>(),
     ]
 }
 
@@ -199,7 +219,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
         let name = Path::<String>::from_request_parts(parts, state).await.map(|Path(name)| name);
         match name {
             Ok(name) if name.len() <= MAX_NAME_BYTES && !name.contains('\0') => Ok(Self(name)),
-            _ => Err(Problem::new(StatusCode::NOT_FOUND, "unknown", "there is nothing of this name", "look at the list")),
+            _ => {
+                Err(Problem::new(StatusCode::NOT_FOUND, "unknown", "there is nothing of this name", "look at the list"))
+            }
         }
     }
 }
@@ -484,16 +506,16 @@ async fn debug(
     found_out(&daemon, entrance, &storable(&body.failure_id), body.finding).await
 }
 
-async fn found_out(
-    daemon: &Arc<Daemon>,
-    entrance: Entrance,
-    id: &str,
-    finding: Finding,
-) -> Result<Response, Problem> {
+async fn found_out(daemon: &Arc<Daemon>, entrance: Entrance, id: &str, finding: Finding) -> Result<Response, Problem> {
     let asking = Asking::new(daemon, entrance).await;
     if finding.force && !asking.is_here {
         let hint = "run the test and see it pass, or use `pylair failures debug --force` where the daemon runs";
-        return Err(Problem::new(StatusCode::FORBIDDEN, "not_allowed", "only a person at the command line may force it", hint));
+        return Err(Problem::new(
+            StatusCode::FORBIDDEN,
+            "not_allowed",
+            "only a person at the command line may force it",
+            hint,
+        ));
     }
     let status = finding.status.as_deref().map(explain::status).transpose()?;
     let found = Debug {

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{
     super::{Exit, Failure, Surroundings, client::Client, say},
-    list_path, text,
+    text, with_query,
 };
 use crate::cli::failures::DemoArgs;
 
@@ -54,7 +54,10 @@ impl Project {
             .and_then(|()| fs::write(path.join("shop.py"), SHOP))
             .and_then(|()| fs::write(path.join("test_shop.py"), TESTS));
         made.map_err(|error| {
-            Failure::new(format!("cannot make a project at `{}`: {error}", path.display()), "set TMPDIR to a directory you can write to")
+            Failure::new(
+                format!("cannot make a project at `{}`: {error}", path.display()),
+                "set TMPDIR to a directory you can write to",
+            )
         })?;
         Ok(Self { path, keep })
     }
@@ -92,7 +95,7 @@ pub(super) fn demo(args: &DemoArgs, surroundings: &Surroundings) -> Result<Exit,
     }
     let mut client = Client::start(surroundings)?;
     let root = at.canonicalize().unwrap_or_else(|_| at.clone());
-    let path = list_path("/api/failures", &[("project", root.to_str())]);
+    let path = with_query("/api/failures", &[("project", root.to_str())]);
     let failed = |client: &mut Client| -> Result<Value, Failure> {
         let answer: Value = client.get(&path)?;
         Ok(answer["failures"][0].clone())
@@ -105,7 +108,8 @@ pub(super) fn demo(args: &DemoArgs, surroundings: &Surroundings) -> Result<Exit,
     run("2. Look at what was seen, what is thought of it, and what to do next.", &["failures", "show", &id])?;
     let target = format!("failure:{id}");
     let question = "[(goods, price(goods)) for goods in ('tea', 'cake')]";
-    let asked = run("3. Ask the failing test itself: it is frozen, its frames are alive.", &["exec", "-t", &target, question])?;
+    let asked =
+        run("3. Ask the failing test itself: it is frozen, its frames are alive.", &["exec", "-t", &target, question])?;
     if asked != Some(0) {
         say("(There is no living copy here; the values above are those that were kept.)")?;
     }

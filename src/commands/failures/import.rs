@@ -62,7 +62,10 @@ pub(super) fn import(args: &ImportArgs, surroundings: &Surroundings) -> Result<E
 
 fn import_file(path: &Path, project: &Project, client: &mut Client) -> Result<(String, Imported), Failure> {
     let unreadable = |error: std::io::Error| {
-        Failure::new(format!("cannot read `{}`: {error}", path.display()), "pass a file of JUnit XML or pytest-reportlog")
+        Failure::new(
+            format!("cannot read `{}`: {error}", path.display()),
+            "pass a file of JUnit XML or pytest-reportlog",
+        )
     };
     let file = File::open(path).map_err(unreadable)?;
     let modified = file.metadata().and_then(|metadata| metadata.modified()).map_err(unreadable)?;
@@ -70,7 +73,7 @@ fn import_file(path: &Path, project: &Project, client: &mut Client) -> Result<(S
     let origin = Origin { run: run_of(path, project).map_err(unreadable)?, project: project.clone(), at };
     let address = format!("/api/runs/{}/records", encode(&origin.run));
     let mut lines = Vec::new();
-    let mut send = |lines: &mut Vec<u8>, client: &mut Client| {
+    let send = |lines: &mut Vec<u8>, client: &mut Client| {
         let body = Bytes::from(std::mem::take(lines));
         client.post_bytes::<Taken>(&address, body).map(|_| ())
     };

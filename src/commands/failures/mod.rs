@@ -46,7 +46,7 @@ pub fn failures(args: &FailuresArgs, surroundings: &Surroundings) -> Result<Exit
 }
 
 /// A path with those of the parameters that have a value.
-fn path(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
+fn with_query(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
     let given = parameters.iter().filter_map(|(name, value)| Some(format!("{name}={}", encode((*value)?))));
     let query = given.collect::<Vec<_>>().join("&");
     if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
@@ -90,7 +90,7 @@ fn author(surroundings: &Surroundings) -> Option<&String> {
 
 fn list(args: &ListArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
     let limit = args.limit.to_string();
-    let path = path(
+    let path = with_query(
         "/api/failures",
         &[
             ("status", args.status.as_deref()),
@@ -137,9 +137,10 @@ fn show_one(args: &ShowArgs, surroundings: &Surroundings) -> Result<Exit, Failur
 fn read_input(what: &str) -> Result<String, Failure> {
     let mut bytes = Vec::new();
     if !io::stdin().is_terminal() {
-        io::stdin().take(MAX_INPUT_BYTES).read_to_end(&mut bytes).map_err(|error| {
-            Failure::new(format!("{what} cannot be read: {error}"), "pass it on standard input")
-        })?;
+        io::stdin()
+            .take(MAX_INPUT_BYTES)
+            .read_to_end(&mut bytes)
+            .map_err(|error| Failure::new(format!("{what} cannot be read: {error}"), "pass it on standard input"))?;
     }
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
@@ -183,7 +184,7 @@ fn debug(args: &DebugArgs, surroundings: &Surroundings) -> Result<Exit, Failure>
 }
 
 fn analyze(args: &AnalyzeArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
-    let path = path(
+    let path = with_query(
         "/api/analytics",
         &[
             ("group_by", args.group_by.as_deref()),
@@ -199,10 +200,10 @@ fn prompt(args: &PromptArgs, surroundings: &Surroundings) -> Result<Exit, Failur
     let tokens = args.max_tokens.map(|tokens| tokens.to_string());
     let how = [("prompt_style", args.style.as_deref()), ("max_tokens", tokens.as_deref())];
     let path = match &args.id {
-        Some(id) => path(&format!("/api/prompts/{}", encode(id)), &how),
+        Some(id) => with_query(&format!("/api/prompts/{}", encode(id)), &how),
         None => {
             let subject = [("failure_id", args.failure_id.as_deref()), ("group_id", args.group_id.as_deref())];
-            path("/api/prompt", &[subject, how].concat())
+            with_query("/api/prompt", &[subject, how].concat())
         }
     };
     let answer: Value = Client::start(surroundings)?.get(&path)?;
@@ -218,9 +219,11 @@ fn register(args: &RegisterArgs, surroundings: &Surroundings) -> Result<Exit, Fa
         locals.insert(name, value);
     }
     let traceback = match &args.traceback {
-        Some(path) => std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).map_err(|error| {
-            Failure::new(format!("cannot read `{}`: {error}", path.display()), "pass a file of text")
-        })?,
+        Some(path) => {
+            std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).map_err(|error| {
+                Failure::new(format!("cannot read `{}`: {error}", path.display()), "pass a file of text")
+            })?
+        }
         None => read_input("the traceback")?,
     };
     let body = json!({
@@ -240,7 +243,7 @@ fn register(args: &RegisterArgs, surroundings: &Surroundings) -> Result<Exit, Fa
 }
 
 fn docs(topic: Option<&str>, surroundings: &Surroundings) -> Result<Exit, Failure> {
-    let answer: Value = Client::start(surroundings)?.get(&path("/api/docs", &[("topic", topic)]))?;
+    let answer: Value = Client::start(surroundings)?.get(&with_query("/api/docs", &[("topic", topic)]))?;
     say(text(&answer, "docs").trim_end())?;
     Ok(Exit::Ok)
 }

@@ -56,7 +56,9 @@ pub(super) fn failure(failure: &Value, all: bool) -> Result<(), Failure> {
     trail(failure)?;
     heading("Go on")?;
     match (evidence["frozen"]["pid"].as_i64(), evidence["frozen"]["why_not"].as_str()) {
-        (Some(_), _) => say(&format!("pylair exec -t failure:{id} 'locals()'     code in the failing frame, while its copy lives"))?,
+        (Some(_), _) => {
+            say(&format!("pylair exec -t failure:{id} 'locals()'     code in the failing frame, while its copy lives"))?
+        }
         (None, Some(why)) => say(&format!("its frames are not alive: {}", one_line(why, 200)))?,
         (None, None) => {}
     }
@@ -67,7 +69,8 @@ pub(super) fn failure(failure: &Value, all: bool) -> Result<(), Failure> {
 
 fn frames(frames: &Value, all: bool) -> Result<(), Failure> {
     let numbered: Vec<(usize, &Value)> = list(frames).enumerate().map(|(index, frame)| (index + 1, frame)).collect();
-    let own: Vec<_> = numbered.iter().filter(|(number, frame)| all || frame["in_app"] == true || *number == 1).collect();
+    let own: Vec<_> =
+        numbered.iter().filter(|(number, frame)| all || frame["in_app"] == true || *number == 1).collect();
     let most = if all { usize::MAX } else { MAX_FRAMES };
     for (number, frame) in own.iter().take(most) {
         let line = frame["line"].as_u64().unwrap_or_default();
@@ -168,9 +171,7 @@ pub(super) fn analysis(report: &Value) -> Result<(), Failure> {
     if groups.is_empty() {
         return Ok(());
     }
-    let mut rows = vec![
-        ["PRIORITY", "GROUP", "FAILURES", "SEEN", "TESTS", "LAST", "WHAT"].map(str::to_owned).to_vec(),
-    ];
+    let mut rows = vec![["PRIORITY", "GROUP", "FAILURES", "SEEN", "TESTS", "LAST", "WHAT"].map(str::to_owned).to_vec()];
     for group in &groups {
         rows.push(vec![
             text(&group["priority"], "label").to_owned(),
