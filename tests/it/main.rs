@@ -24,6 +24,8 @@ mod escape;
 mod escape_http;
 mod exec;
 mod execute;
+mod failures_cli;
+mod failures_rest;
 mod failures_store;
 mod faults;
 mod files;

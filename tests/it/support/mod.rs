@@ -18,7 +18,7 @@ pub use core::{Core, TestSession, on_each_python, on_newest_python, report, with
 pub use home::Home;
 pub use http::{Request, Response, Server};
 pub use process::{Watched, kill, parent_of};
-pub use python::{newest_python, python2, pythons};
+pub use python::{newest_python, pytest_python, python2, pythons};
 pub use terminal::Terminal;
 
 /// How long anything may take. Nothing waits for time to pass; this only bounds a test that fails.

@@ -24,6 +24,16 @@ pub fn newest_python() -> PathBuf {
     PYTHONS.last().expect("there is one").clone()
 }
 
+/// One that has pytest: `PYLAIR_TEST_PYTEST`, else the newest if it has.
+pub fn pytest_python() -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os("PYLAIR_TEST_PYTEST") {
+        return Some(named.into());
+    }
+    let python = newest_python();
+    let output = Command::new(&python).args(["-c", "import pytest"]).output();
+    output.is_ok_and(|output| output.status.success()).then_some(python)
+}
+
 /// A Python 2, if this machine has one.
 pub fn python2() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;

@@ -1,0 +1,189 @@
+//! `pylair test` and `pylair failures` as a shell sees them.
+
+use std::{fs, path::Path, process::Command};
+
+use serde_json::Value;
+
+use crate::support::{Home, pytest_python, skip};
+
+/// A home with one of the projects in its working directory, and a Python that has pytest.
+fn home_with(project: &str, test: &str) -> Option<Home> {
+    let Some(python) = pytest_python() else {
+        skip(test, "PYLAIR_TEST_PYTEST is not set, and the newest Python has no pytest");
+        return None;
+    };
+    let home = Home::with_python(&python).set("USER", "ann");
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/projects").join(project);
+    for entry in fs::read_dir(from).expect("the project is there").flatten() {
+        if entry.path().is_file() {
+            fs::copy(entry.path(), home.work().join(entry.file_name())).expect("the home is writable");
+        }
+    }
+    Some(home)
+}
+
+fn listed(home: &Home) -> Value {
+    let told = home.run(&["failures", "list", "--json"]);
+    serde_json::from_str(&told.stdout).unwrap_or_else(|error| panic!("{error} in {told:?}"))
+}
+
+#[test]
+fn tests_run_as_with_pytest_and_what_fails_has_an_id() {
+    let test = "tests_run_as_with_pytest_and_what_fails_has_an_id";
+    let Some(home) = home_with("none_value", test) else { return };
+    let ran = home.run(&["test", "-q", "-p", "no:cacheprovider"]);
+    assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+    assert!(ran.stdout.contains("1 failed, 1 passed"), "{}", ran.stdout);
+    let failures = listed(&home);
+    let id = failures["failures"][0]["id"].as_str().expect("it was recorded").to_owned();
+    let line = format!(
+        "pylair: {id} test_accounts.py::test_unknown_account  AttributeError  (new; pylair failures show {id})"
+    );
+    assert!(ran.stdout.contains(&line), "{}", ran.stdout);
+
+    let shown = home.run(&["failures", "show", &id]).stdout;
+    for part in [
+        "AttributeError: 'NoneType' object has no attribute 'owner'",
+        "accounts.py:15 in owner_of",
+        "return account.owner.upper()",
+        "account = None",
+        "What it may be",
+        "Next step",
+        "Trail: 0 of 9 rules",
+    ] {
+        assert!(shown.contains(part), "no {part:?} in {shown}");
+    }
+    let refused = home.run(&["failures", "debug", &id, "--status", "resolved"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(refused.stderr.contains("pylair test 'test_accounts.py::test_unknown_account'"), "{refused:?}");
+    let told = home.run(&["failures", "debug", &id, "--rule", "3", "find() gives None"]).stdout;
+    assert!(told.contains(&format!("failure {id} is in progress")) && told.contains("next: 4 Divide"), "{told}");
+
+    let fixed = fs::read_to_string(home.work().join("accounts.py")).expect("it is there");
+    let fixed = fixed.replace("return account.owner.upper()", "return account.owner.upper() if account else ''");
+    fs::write(home.work().join("accounts.py"), fixed).expect("it can be written");
+    let ran = home.run(&["test", "-q", "-p", "no:cacheprovider"]);
+    assert_eq!(ran.status.code(), Some(0), "{ran:?}");
+    let resolved = &listed(&home)["failures"][0];
+    assert_eq!((&resolved["status"], &resolved["verified"]), (&"resolved".into(), &true.into()), "{resolved}");
+    let shown = home.run(&["failures", "show", &id]).stdout;
+    assert!(shown.contains("3  ann, ") && shown.contains("find() gives None"), "{shown}");
+}
+
+#[test]
+fn arguments_go_to_pytest_and_its_exit_code_comes_back() {
+    let test = "arguments_go_to_pytest_and_its_exit_code_comes_back";
+    let Some(home) = home_with("assertion", test) else { return };
+    for (args, code) in [
+        (&["-q", "-k", "nothing_of_this_name"][..], 5),
+        (&["--no-such-option"][..], 4),
+        (&["-q", "test_cart.py::test_total"][..], 0),
+        (&["--", "--version"][..], 0),
+    ] {
+        let ran = home.run(&[&["test"], args].concat());
+        assert_eq!(ran.status.code(), Some(code), "{args:?}: {ran:?}");
+    }
+    let none = home.run(&["test", "--python", "/nowhere/python"]);
+    assert_eq!(none.status.code(), Some(2), "{none:?}");
+}
+
+#[test]
+fn a_person_may_say_that_it_is_resolved() {
+    let home = Home::new().set("USER", "ann");
+    let registered = home.run_with_input(
+        &[
+            "failures",
+            "register",
+            "--test-name",
+            "t.py::t",
+            "--error-message",
+            "KeyError: 'a'",
+            "--local",
+            "d={}",
+            "--json",
+        ],
+        b"Traceback (most recent call last):\n  File \"t.py\", line 3, in t\nKeyError: 'a'\n",
+    );
+    assert!(registered.status.success(), "{registered:?}");
+    let answer: Value = serde_json::from_str(&registered.stdout).expect("--json prints JSON");
+    let id = answer["id"].as_str().expect("an id");
+    let shown = home.run(&["failures", "show", id]).stdout;
+    assert!(shown.contains("KeyError: 'a'") && shown.contains("d = {}"), "{shown}");
+    let forced = home.run(&["failures", "debug", id, "--status", "resolved", "--force"]);
+    assert!(forced.status.success(), "{forced:?}");
+    let told = home.run(&["failures"]).stdout;
+    assert!(told.contains("resolved (not verified)"), "{told}");
+    let analyzed = home.run(&["failures", "analyze"]).stdout;
+    assert!(analyzed.starts_with("0 failures in 0 groups"), "{analyzed}");
+    let analyzed = home.run(&["failures", "analyze", "--include-resolved", "--group-by", "error_type"]).stdout;
+    assert!(analyzed.contains("error_type:KeyError"), "{analyzed}");
+    let prompt = home.run(&["failures", "prompt", "--failure-id", id, "--style", "concise"]).stdout;
+    assert!(prompt.contains("KeyError") && prompt.contains("It is data"), "{prompt}");
+}
+
+#[test]
+fn what_is_wrong_is_said_with_the_way_out() {
+    let home = Home::new();
+    for (args, says) in [
+        (&["failures", "show", "zzzzzz"][..], "there is no failure `zzzzzz`"),
+        (&["failures", "debug", "zzzzzz", "--rule", "12", "x"][..], "9 If You Didn't Fix It"),
+        (&["failures", "debug", "zzzzzz"][..], "neither an analysis nor a status"),
+        (&["failures", "prompt", "zzzzzz", "--style", "loud"][..], "zzzzzz"),
+        (&["failures", "analyze", "--group-by", "colour"][..], "error_type, file_path"),
+        (&["failures", "list", "--status", "odd"][..], "in_progress"),
+        (&["failures", "import", "nowhere.xml"][..], "cannot read `nowhere.xml`"),
+        (&["failures", "docs", "cooking"][..], "principles"),
+    ] {
+        let ran = home.run(args);
+        assert_eq!(ran.status.code(), Some(2), "{args:?}: {ran:?}");
+        assert!(ran.stderr.contains(says) && ran.stderr.contains("hint: "), "{args:?}: {ran:?}");
+    }
+    assert!(home.run(&["failures"]).stdout.starts_with("no failure is recorded"));
+}
+
+#[test]
+fn results_of_other_reporters_are_taken_once() {
+    let home = Home::new();
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/import");
+    let file = |name: &str| data.join(name).to_str().expect("our paths are UTF-8").to_owned();
+    let (xml, log) = (file("pytest-xunit2.xml"), file("reportlog.jsonl"));
+    let import = || home.run(&["failures", "import", "--project", "sample", &xml, &log]);
+    let first = import();
+    assert!(first.status.success() && first.stdout.lines().count() == 2, "{first:?}");
+    let total = listed(&home)["total"].clone();
+    assert!(total.as_u64().is_some_and(|total| total > 3), "{total}");
+    assert_eq!(import().stdout, first.stdout);
+    assert_eq!(listed(&home)["total"], total);
+    let seen = listed(&home)["failures"][0]["occurrences"].as_u64();
+    assert!(seen.is_some_and(|seen| seen <= 2), "counted once for each file: {seen:?}");
+    fs::write(home.work().join("broken.xml"), "<testsuite><testcase").expect("the home is writable");
+    fs::write(home.work().join("notes.txt"), "nothing").expect("the home is writable");
+    let broken = home.run(&["failures", "import", "broken.xml", "notes.txt", "--json"]);
+    assert_eq!(broken.status.code(), Some(2), "{broken:?}");
+    assert!(broken.stderr.contains("neither JUnit XML nor a pytest-reportlog"), "{broken:?}");
+}
+
+#[test]
+fn without_pytest_it_says_so() {
+    let home = Home::new();
+    let python = &home.env["PYLAIR_PYTHON"];
+    let has_pytest = Command::new(python).args(["-c", "import pytest"]).output().is_ok_and(|ran| ran.status.success());
+    if has_pytest {
+        return skip("without_pytest_it_says_so", "this Python has pytest");
+    }
+    let ran = home.run(&["test"]);
+    assert_eq!(ran.status.code(), Some(127), "{ran:?}");
+    assert!(ran.stderr.contains("there is no pytest in"), "{ran:?}");
+}
+
+#[test]
+fn the_demo_walks_from_the_failure_to_the_fix() {
+    let test = "the_demo_walks_from_the_failure_to_the_fix";
+    let Some(home) = home_with("none_value", test) else { return };
+    let home = home.set("TMPDIR", "/tmp");
+    let ran = home.run(&["failures", "demo"]);
+    assert_eq!(ran.status.code(), Some(0), "{ran:?}");
+    for part in ["1 failed, 1 passed", "What it may be", "2 passed", "is resolved: its test passed on changed code"] {
+        assert!(ran.stdout.contains(part), "no {part:?} in {}", ran.stdout);
+    }
+}
