@@ -23,7 +23,11 @@ def price(name):
 
 
 def total(order):
-    return sum(price(name) * count for name, count in order.items())
+    cost = 0
+    for name, count in order.items():
+        each = price(name)
+        cost += each * count
+    return cost
 ";
 
 const TESTS: &str = "\
@@ -107,7 +111,7 @@ pub(super) fn demo(args: &DemoArgs, surroundings: &Surroundings) -> Result<Exit,
     }
     run("2. Look at what was seen, what is thought of it, and what to do next.", &["failures", "show", &id])?;
     let target = format!("failure:{id}");
-    let question = "[(goods, price(goods)) for goods in ('tea', 'cake')]";
+    let question = "name, each, price('tea')";
     let asked =
         run("3. Ask the failing test itself: it is frozen, its frames are alive.", &["exec", "-t", &target, question])?;
     if asked != Some(0) {
