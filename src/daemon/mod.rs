@@ -7,6 +7,7 @@ mod failures;
 pub mod frozen;
 pub mod lifecycle;
 pub mod targets;
+pub mod testing;
 
 use std::{
     io,
@@ -74,6 +75,7 @@ pub struct Daemon {
     pub apps: Arc<Apps>,
     pub failures: Arc<Failures>,
     frozen: Arc<frozen::Frozen>,
+    testing: testing::Testing,
     pub journal: Journal,
     pub shutdown: CancellationToken,
     pub tasks: crate::mcp::tasks::Tasks,
@@ -161,6 +163,7 @@ impl Daemon {
             places,
             failures,
             frozen,
+            testing: testing::Testing::default(),
             sessions,
             journal: opened.journal,
             shutdown,
@@ -230,7 +233,7 @@ impl Daemon {
     /// Since when nobody needs the daemon; `None` while somebody does.
     fn idle_since(&self) -> Option<Instant> {
         let holders = self.bridges.load(Ordering::Acquire) + self.requests.load(Ordering::Acquire);
-        if holders > 0 || self.sessions.count() > 0 || self.frozen.count() > 0 {
+        if holders > 0 || self.sessions.count() > 0 || self.frozen.count() + self.testing.running() > 0 {
             return None;
         }
         Some(*self.last_busy.lock().expect("no panic while locked"))
@@ -352,6 +355,7 @@ impl Daemon {
     pub async fn close_for_good(&self, reason: &str) {
         self.sessions.close_all(reason).await;
         self.sessions.parts.probes.close().await;
+        self.testing.end_all();
         self.frozen.end_all("the daemon ended").await;
         self.failures.close().await;
         self.journal.record(&self.owner, &"daemon".into(), EventKind::DaemonStopped { reason: reason.to_owned() });

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use serde::de::DeserializeOwned;
 
-use super::Daemon;
+use super::{Daemon, testing::TestRun};
 use crate::{
     app::{self, App, Apps},
     caller::{Caller, Scope},
@@ -17,7 +17,10 @@ use crate::{
 #[derive(Debug, Clone)]
 pub enum Target {
     Session(Session),
+    /// Also a frozen failure.
     App(App),
+    /// Only ever found by its job.
+    Tests(Arc<TestRun>),
 }
 
 /// What a target is wanted for.
@@ -47,6 +50,10 @@ pub enum Error {
     NotFrozen { id: String, why: String, recorded: Option<String> },
     #[error("failure {id} has no frame {frame}")]
     NoFrame { id: String, frame: usize, frames: usize },
+    #[error("{0}")]
+    NoRun(String),
+    #[error("{what} cannot be done with a run of pytest")]
+    TestsOnly { what: &'static str },
     #[error("no target was named")]
     Unnamed,
     #[error("{0}")]
@@ -75,6 +82,7 @@ impl Error {
             Self::Reference(_) | Self::BadArgument(_) | Self::Unnamed | Self::NoFrame { .. } => "bad_argument",
             Self::Unknown { .. } => "unknown_session",
             Self::NotFrozen { .. } => "not_frozen",
+            Self::NoRun(_) | Self::TestsOnly { .. } => "tests_not_run",
             Self::AppsOnly { .. } => "apps_only",
         }
     }
@@ -100,6 +108,7 @@ impl Error {
             Self::NoFrame { id, frames, .. } => {
                 format!("they are failure:{id}#1, the innermost, to failure:{id}#{frames}")
             }
+            Self::NoRun(_) | Self::TestsOnly { .. } => "`pylair doctor` says what is wrong".to_owned(),
             Self::Unnamed => "name a session or an app".to_owned(),
             Self::BadArgument(_) => "see the tool's schema".to_owned(),
             Self::AppsOnly { instead, .. } => (*instead).to_owned(),
@@ -171,6 +180,7 @@ impl Daemon {
         match self.target(caller, named, purpose).await? {
             Target::Session(session) => Ok(session),
             Target::App(app) => Err(app::Error::SessionsOnly { what, target: app.name() }.into()),
+            Target::Tests(_) => Err(Error::TestsOnly { what }),
         }
     }
 
@@ -185,6 +195,7 @@ impl Daemon {
         match self.target(caller, Some(named), Purpose::AsItIs).await? {
             Target::App(app) => Ok(app),
             Target::Session(session) => Err(Error::AppsOnly { what, target: session.info.name.to_string(), instead }),
+            Target::Tests(_) => Err(Error::TestsOnly { what }),
         }
     }
 
@@ -201,6 +212,9 @@ impl Daemon {
     pub fn target_of_job(&self, caller: &Caller, job: &Job) -> Result<Target, Error> {
         if let Some(app) = self.apps.of_job(job).or_else(|| self.frozen.apps.of_job(job)) {
             return Ok(Target::App(app));
+        }
+        if let Some(run) = self.test_run(job) {
+            return Ok(Target::Tests(run));
         }
         Ok(Target::Session(self.sessions.find(caller, &job.session)?))
     }
@@ -221,6 +235,7 @@ impl Daemon {
                         Ok(app.name())
                     }
                     Target::Session(session) => Ok(self.sessions.close(caller, &session.info.handle, forget).await?),
+                    Target::Tests(_) => Err(Error::TestsOnly { what: "close_session" }),
                 }
             }
             Err(error) => Err(error.into()),
@@ -238,6 +253,10 @@ impl Target {
                 Err(session::Error::NotAllowed("reach processes outside of pylair").into())
             }
             Self::App(app) => Ok(Self::App(app)),
+            Self::Tests(_) if !caller.may(Scope::Tests) => {
+                Err(session::Error::NotAllowed("stop a run of tests").into())
+            }
+            Self::Tests(run) => Ok(Self::Tests(run)),
         }
     }
 
@@ -246,13 +265,14 @@ impl Target {
         match self {
             Self::Session(session) => session.info.name.to_string(),
             Self::App(app) => app.name(),
+            Self::Tests(run) => run.job.session.to_string(),
         }
     }
 
     /// What an answer about it must say besides its own, once.
     pub fn take_notes(&self) -> Vec<String> {
         match self {
-            Self::Session(_) => Vec::new(),
+            Self::Session(_) | Self::Tests(_) => Vec::new(),
             Self::App(app) => app.take_notes(),
         }
     }
@@ -260,7 +280,7 @@ impl Target {
     /// What one who waits for it should know.
     pub fn why_silent(&self) -> Option<String> {
         match self {
-            Self::Session(_) => None,
+            Self::Session(_) | Self::Tests(_) => None,
             Self::App(app) => app.why_silent(),
         }
     }
@@ -275,6 +295,7 @@ impl Target {
     ) -> Result<Arc<Job>, Error> {
         match (self, work) {
             (Self::Session(session), work) => Ok(session.run(work, timeout, on_timeout, client).await?),
+            (Self::Tests(_), _) => Err(Error::TestsOnly { what: "execute" }),
             (Self::App(_), _) if on_timeout == OnTimeout::Rollback => Err(app::Error::NoRollback.into()),
             (Self::App(app), Work::Code { code, path }) => Ok(app.run(caller, client, (code, path), timeout).await?),
             (Self::App(app), Work::File { .. }) => {
@@ -288,6 +309,7 @@ impl Target {
         match self {
             Self::Session(session) => Ok(session.look(op, blob).await?),
             Self::App(app) => Ok(app.look(caller, op, &blob).await?),
+            Self::Tests(_) => Err(Error::TestsOnly { what: "inspect" }),
         }
     }
 
@@ -296,6 +318,7 @@ impl Target {
         match self {
             Self::Session(session) => Ok(session.interrupt(job).await?),
             Self::App(app) => Ok(app.interrupt(job).await?),
+            Self::Tests(run) => Ok(run.interrupt().await),
         }
     }
 }

@@ -448,6 +448,7 @@ async fn find(
     Ok(match daemon.target(&caller, body.target.as_deref(), Purpose::Run).await? {
         Target::Session(session) => Json(Found::Session(session.status())).into_response(),
         Target::App(app) => Json(Found::App(app.status().await)).into_response(),
+        Target::Tests(_) => return Err(targets::Error::TestsOnly { what: "that" }.into()),
     })
 }
 

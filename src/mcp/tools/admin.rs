@@ -9,7 +9,7 @@ use crate::{
     app,
     daemon::{
         DaemonStatus,
-        targets::{Purpose, Target},
+        targets::{self, Purpose, Target},
     },
     mcp::{render, server::Call},
     session,
@@ -44,6 +44,7 @@ pub async fn get_status(call: Call<'_>) -> Result<CallToolResult, ToolError> {
                 (Ok(Target::Session(session)), _) => {
                     Status { session: Some(session.full_status().await), ..Status::default() }
                 }
+                (Ok(Target::Tests(_)), None) => return Err(targets::Error::TestsOnly { what: "get_status" }.into()),
                 (_, Some(stopped)) => Status { session: Some(stopped), ..Status::default() },
                 (Err(error), None) => return Err(error.into()),
             }

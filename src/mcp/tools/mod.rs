@@ -4,6 +4,7 @@
 mod admin;
 mod app;
 mod attach;
+pub mod failures;
 mod files;
 mod history;
 mod look;
@@ -22,13 +23,25 @@ use schemars::{
 use serde::de::DeserializeOwned;
 
 use super::{render, server::Call};
-use crate::{caller::Door, daemon::targets, files as core_files, rights, session as core};
+use crate::{
+    caller::Door,
+    daemon::targets,
+    failures::{
+        analysis::Report as Analysis,
+        explain::Debugged,
+        guide,
+        prompt::Prompt,
+        view::{Page, Summary},
+    },
+    files as core_files, rights, session as core,
+};
 
 /// A group of tools that can be chosen with `--tools`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Toolset {
     Run,
     Look,
+    Tests,
     Admin,
     Extra,
     Files,
@@ -38,6 +51,7 @@ impl Toolset {
     const ALL: &[(&str, Self)] = &[
         ("run", Self::Run),
         ("look", Self::Look),
+        ("tests", Self::Tests),
         ("admin", Self::Admin),
         ("files", Self::Files),
         ("extra", Self::Extra),
@@ -46,8 +60,8 @@ impl Toolset {
     /// What is served to whoever does not choose. A client on stdio has files of its own.
     fn default_for(door: Door) -> &'static str {
         match door {
-            Door::Bridge | Door::Cli => "run,look,admin",
-            Door::Http => "run,look,admin,files",
+            Door::Bridge | Door::Cli => "run,look,tests,admin",
+            Door::Http => "run,look,tests,admin,files",
         }
     }
 }
@@ -439,6 +453,86 @@ pub static TABLE: &[Tool] = &[
         function: |call| Box::pin(admin::get_status(call)),
     },
     Tool {
+        name: "run_tests",
+        title: "Run tests",
+        description: "Run pytest in your project, with nothing installed there. Every failure is recorded with its values and, where possible, frozen: execute(code, target=\"failure:ID\") runs in the failing frame.",
+        toolset: Toolset::Tests,
+        effect: Effect::RunsCode,
+        input: input::<failures::RunArgs>,
+        output: Some(schema::<failures::Ran>),
+        function: |call| Box::pin(failures::run_tests(call)),
+    },
+    Tool {
+        name: "list_failures",
+        title: "List failures",
+        description: "List recorded test failures, last seen first.",
+        toolset: Toolset::Tests,
+        effect: Effect::Reads,
+        input: input::<failures::ListArgs>,
+        output: Some(schema::<Page<Summary>>),
+        function: |call| Box::pin(failures::list(call)),
+    },
+    Tool {
+        name: "get_failure",
+        title: "Get a failure",
+        description: "Show all that is known of a failure: frames with values, output, history, likely causes with their evidence, a next step, what was analysed, and whether it is frozen.",
+        toolset: Toolset::Tests,
+        effect: Effect::Reads,
+        input: input::<failures::GetArgs>,
+        output: Some(schema::<failures::Found>),
+        function: |call| Box::pin(failures::get(call)),
+    },
+    Tool {
+        name: "debug_failure",
+        title: "Debug a failure",
+        description: "Record what you found out about a failure under one of the nine debugging rules, or its status. `resolved` is refused until its test has passed on changed code.",
+        toolset: Toolset::Tests,
+        effect: Effect::Adds,
+        input: input::<failures::DebugArgs>,
+        output: Some(schema::<Debugged>),
+        function: |call| Box::pin(failures::debug(call)),
+    },
+    Tool {
+        name: "analyze_failures",
+        title: "Analyze failures",
+        description: "Group failures, count them, show trends, places and likely causes, and say what to look at first.",
+        toolset: Toolset::Tests,
+        effect: Effect::Reads,
+        input: input::<failures::AnalyzeArgs>,
+        output: Some(schema::<Analysis>),
+        function: |call| Box::pin(failures::analyze(call)),
+    },
+    Tool {
+        name: "write_debug_prompt",
+        title: "Write a debugging prompt",
+        description: "Write a prompt for debugging a failure or a group, made of its evidence.",
+        toolset: Toolset::Tests,
+        effect: Effect::Reads,
+        input: input::<failures::PromptArgs>,
+        output: Some(schema::<Prompt>),
+        function: |call| Box::pin(failures::write_prompt(call)),
+    },
+    Tool {
+        name: "record_failure",
+        title: "Record a failure",
+        description: "Record a failure that no run reported.",
+        toolset: Toolset::Extra,
+        effect: Effect::Adds,
+        input: input::<failures::RecordArgs>,
+        output: Some(schema::<failures::Recorded>),
+        function: |call| Box::pin(failures::record(call)),
+    },
+    Tool {
+        name: "read_docs",
+        title: "Read the manual",
+        description: "Read how pylair is used with test failures, by topic.",
+        toolset: Toolset::Admin,
+        effect: Effect::Reads,
+        input: input::<failures::DocsArgs>,
+        output: Some(schema::<guide::Page>),
+        function: |call| Box::pin(failures::read_docs(call)),
+    },
+    Tool {
         name: "list_files",
         title: "List files",
         description: "List a directory of the session's workspace, without what .gitignore names and tools cache.",
@@ -667,7 +761,7 @@ mod tests {
         assert_eq!(names("look, admin"), of(Toolset::Look) + of(Toolset::Admin));
         assert_eq!(
             Selection::parse(Some("walk"), false, Door::Http).unwrap_err(),
-            "there is no toolset `walk`; there are run, look, admin, files, extra and all"
+            "there is no toolset `walk`; there are run, look, tests, admin, files, extra and all"
         );
     }
 
@@ -700,9 +794,8 @@ mod tests {
 
     #[test]
     fn the_tools_cost_a_model_little() {
-        let (usual, all) = (tokens("run,look,admin"), tokens("all"));
-        // Tools for tests, which are to come, need their part of 4,500 and 6,000.
-        assert!(usual <= 3_300 && all <= 4_300, "{usual} tokens by default, {all} in all");
+        let (usual, all) = (tokens("run,look,tests,admin"), tokens("all"));
+        assert!(usual <= 4_500 && all <= 6_000, "{usual} tokens by default, {all} in all");
     }
 
     #[test]

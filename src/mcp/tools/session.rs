@@ -241,7 +241,7 @@ pub async fn get_job(call: Call<'_>) -> Result<CallToolResult, ToolError> {
 }
 
 /// Waits for a job, tells the client how it goes if it wants to know, and interrupts the cell if the client cancels.
-async fn wait_and_report(
+pub(super) async fn wait_and_report(
     call: &Call<'_>,
     target: &Target,
     job: &Arc<Job>,
@@ -294,6 +294,9 @@ async fn tell(
     notes: Vec<String>,
     (max_chars, form): (usize, OutputForm),
 ) -> CallToolResult {
+    if let Some(run) = daemon.test_run(job) {
+        return super::failures::tell_run(daemon, &run, execution, notes, max_chars).await;
+    }
     let mut report = Report::new(job, execution, max_chars);
     report.notes.extend(notes);
     let shown = if report.displays.iter().any(|display| display.inline.is_some()) {

@@ -76,6 +76,7 @@ async fn process_of(call: &Call<'_>, named: &str) -> Result<(i32, Option<App>), 
             Ok((pid, None))
         }
         (Ok(Target::App(app)), _) => Ok((app.entry.pid, Some(app))),
+        (Ok(Target::Tests(_)), _) => Err(targets::Error::TestsOnly { what: "dump_stacks" }.into()),
         // Any process of the user's will do. It need not be a target, so it takes more than looking at one.
         (Err(targets::Error::App(crate::app::Error::NotAnApp { .. })), Ok(Reference::Process(pid))) => {
             let is_watched_only = call.is_readonly() && call.caller.door == Door::Http;
