@@ -9,17 +9,19 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt,
     model::{
-        CallToolRequestParams, CallToolResponse, CancelTaskParams, ContentBlock, CreateTaskResult, GetTaskParams,
-        GetTaskResult, Implementation, InitializeRequestParams, JsonObject, ListResourceTemplatesResult,
-        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ProgressToken,
-        ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, Resource, ResourceContents,
-        ResourceTemplate, ServerCapabilities, ServerConfig, Task, Tool, UpdateTaskParams,
+        CallToolRequestParams, CallToolResponse, CancelTaskParams, ContentBlock, CreateTaskResult,
+        GetPromptRequestParams, GetPromptResponse, GetTaskParams, GetTaskResult, Implementation,
+        InitializeRequestParams, JsonObject, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
+        ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ProgressToken, ReadResourceRequestParams,
+        ReadResourceResponse, ReadResourceResult, Resource, ResourceContents, ResourceTemplate, ServerCapabilities,
+        ServerConfig, Task, Tool, UpdateTaskParams,
     },
     service::{RequestContext, serve_directly_with_ct},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    prompts,
     stdio::Stdio,
     tools::{self, Selection},
 };
@@ -30,6 +32,7 @@ use crate::{
         Daemon, Holder, VERSION,
         targets::{self, Purpose, Target},
     },
+    failures::{guide, view::Filter},
     files::{self, Content},
     history::{self, Format},
     output::Which,
@@ -39,13 +42,18 @@ use crate::{
 };
 
 const INSTRUCTIONS: &str = "pylair runs Python in persistent sessions. execute(code) uses your default session, opened at \
-    the first call; variables stay. target=\"app:ID\" goes into a running program instead (list_targets shows them). A cell that outlives wait_s answers `running` with a job: go on with get_job, stop it with interrupt. \
+    the first call; variables stay. target=\"app:ID\" goes into a running program instead, target=\"failure:ID\" into a test frozen as it failed (list_targets shows them); \
+    run_tests runs pytest and freezes what fails. A cell that outlives wait_s answers `running` with a job: go on with get_job, stop it with interrupt. \
     User code that raises is a result, not an error. Read the notes: they say when a session was restarted, rolled back or \
     lost something. For long code prefer your shell: pylair exec <<'PY' ... PY runs in this same session and a person can \
     read it before approving it.";
 
 const MAX_RESOURCE_BYTES: usize = 256 << 10;
 const DEFAULT_HISTORY: usize = 100;
+const LISTED_FAILURES: usize = 20;
+/// The tools that do the same as prompts and as the resources of failures.
+const PROMPTS: &str = "write_debug_prompt";
+const FAILURES: &str = "get_failure";
 
 /// How the client reached us, which settles who it is.
 #[derive(Debug, Clone)]
@@ -304,6 +312,14 @@ impl Server {
         Ok((export.text, format.mime()))
     }
 
+    async fn read_failure(&self, caller: &Caller, id: &str) -> Result<String, ErrorData> {
+        let found = tools::failures::find(&self.daemon, caller, id).await;
+        let found = found.map_err(|refused| {
+            ErrorData::resource_not_found(format!("{}; {}", refused.message(), refused.hint()), None)
+        })?;
+        serde_json::to_string_pretty(&found).map_err(|error| ErrorData::internal_error(error.to_string(), None))
+    }
+
     async fn subject(&self, caller: &Caller, target: &str) -> Result<history::Subject, ErrorData> {
         let found = history::find(&self.daemon.sessions, &self.daemon.journal, caller, target).await;
         found.map_err(|error| ErrorData::resource_not_found(format!("{error}; {}", error.hint()), None))
@@ -312,9 +328,11 @@ impl Server {
 
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
-        ServerConfig::new(ServerCapabilities::builder().enable_tools().enable_resources().enable_tasks().build())
-            .with_server_info(Implementation::new("pylair", VERSION))
-            .with_instructions(INSTRUCTIONS)
+        ServerConfig::new(
+            ServerCapabilities::builder().enable_tools().enable_resources().enable_prompts().enable_tasks().build(),
+        )
+        .with_server_info(Implementation::new("pylair", VERSION))
+        .with_instructions(INSTRUCTIONS)
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
@@ -418,6 +436,26 @@ impl ServerHandler for Server {
         self.daemon.tasks.of(&caller.owner, &request.task_id)?.cancel_task(&request.task_id)
     }
 
+    async fn list_prompts(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        let caller = self.caller(&context)?;
+        let serves = tools::find(PROMPTS, &self.selection).is_some() && rights::could_call(&caller, PROMPTS);
+        Ok(ListPromptsResult::with_all_items(if serves { prompts::listed() } else { Vec::new() }))
+    }
+
+    async fn get_prompt(
+        &self,
+        request: GetPromptRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetPromptResponse, ErrorData> {
+        let caller = self.caller_who_may(&context, PROMPTS)?;
+        let arguments = request.arguments.unwrap_or_default();
+        Ok(prompts::get(&self.daemon, &caller, &request.name, &arguments).await?.into())
+    }
+
     async fn list_resources(
         &self,
         _request: Option<PaginatedRequestParams>,
@@ -436,6 +474,17 @@ impl ServerHandler for Server {
                 resources.push(
                     Resource::new(output_uri(&job), format!("output of cell {} of {}", status.cell, status.name))
                         .with_mime_type("text/plain"),
+                );
+            }
+        }
+        if rights::could_call(&caller, FAILURES) {
+            // A store that is away is no reason to show nothing.
+            let newest = self.daemon.failures.list(&Filter::default(), LISTED_FAILURES, None).await;
+            for failure in newest.map(|page| page.items).unwrap_or_default() {
+                resources.push(
+                    Resource::new(format!("pylair://failure/{}", failure.id), format!("failure of {}", failure.test))
+                        .with_description(format!("{}: {}", failure.kind, failure.message))
+                        .with_mime_type("application/json"),
                 );
             }
         }
@@ -458,6 +507,12 @@ impl ServerHandler for Server {
                 .with_mime_type("application/x-ndjson"),
             ResourceTemplate::new("pylair://file/{session}/{+path}", "file")
                 .with_description("A file of a session's workspace"),
+            ResourceTemplate::new("pylair://failure/{id}", "failure")
+                .with_description("All that is known of a test failure")
+                .with_mime_type("application/json"),
+            ResourceTemplate::new("pylair://docs/{topic}", "docs")
+                .with_description("How pylair is used with test failures")
+                .with_mime_type("text/markdown"),
             ResourceTemplate::new("pylair://export/{session}.{format}", "export")
                 .with_description("A session as a notebook (ipynb), a script (py) or a page (html)"),
         ]))
@@ -470,6 +525,12 @@ impl ServerHandler for Server {
     ) -> Result<ReadResourceResponse, ErrorData> {
         let uri = request.uri;
         let (path, query) = uri.split_once('?').unwrap_or((&uri, ""));
+        if let Some(id) = path.strip_prefix("pylair://failure/") {
+            let caller = self.caller_who_may(&context, FAILURES)?;
+            let text = self.read_failure(&caller, id).await?;
+            let contents = ResourceContents::text(text, uri.clone()).with_mime_type("application/json");
+            return Ok(ReadResourceResult::new(vec![contents]).into());
+        }
         let caller = self.reading_caller(&context)?;
         if let Some(file) = path.strip_prefix("pylair://file/") {
             return Ok(ReadResourceResult::new(vec![self.read_file(&caller, &uri, file).await?]).into());
@@ -486,10 +547,15 @@ impl ServerHandler for Server {
             (self.read_history(&caller, target).await?, "application/x-ndjson")
         } else if let Some(file) = path.strip_prefix("pylair://export/") {
             self.read_export(&caller, file).await?
+        } else if let Some(topic) = path.strip_prefix("pylair://docs/") {
+            let page = guide::read(Some(topic));
+            let page =
+                page.map_err(|unknown| ErrorData::resource_not_found(format!("{unknown}; {}", unknown.hint()), None))?;
+            (page.docs, "text/markdown")
         } else {
             let message = format!(
                 "there is no resource {uri}; there are pylair://output/JOB, pylair://display/JOB/N, pylair://file/SESSION/PATH, \
-                 pylair://history/SESSION and pylair://export/SESSION.ipynb"
+                 pylair://history/SESSION, pylair://export/SESSION.ipynb, pylair://failure/ID and pylair://docs/TOPIC"
             );
             return Err(ErrorData::resource_not_found(message, None));
         };
