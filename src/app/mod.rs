@@ -422,9 +422,6 @@ impl App {
 
     /// Takes a probe that came in from outside out again.
     pub async fn detach(&self) -> Result<(), Error> {
-        if self.entry.is_frozen() {
-            return self.end().await;
-        }
         if self.entry.how != "attach" {
             return Err(Error::NotAttached { target: self.name() });
         }

@@ -145,7 +145,7 @@ impl App {
         self.name_own(&mut said.running);
         let (entry, word) = (&self.entry, |text: &String| one_line(text, MAX_WORD_CHARS));
         Status {
-            kind: "app".to_owned(),
+            kind: if entry.is_frozen() { "failure" } else { "app" }.to_owned(),
             id: word(&entry.app_id),
             pid: entry.pid,
             target: self.name(),

@@ -74,11 +74,12 @@ impl FrozenStatus {
         let place =
             self.frames.first().map(|frame| format!(", in {} at {}:{}", frame.function, frame.file, frame.line));
         format!(
-            "{}: {} frozen{}, {} frames, Python {}, {} MB",
+            "{}: {} frozen{}, {} frame{}, Python {}, {} MB",
             self.target,
             self.test,
             place.unwrap_or_default(),
             self.frames.len(),
+            if self.frames.len() == 1 { "" } else { "s" },
             self.python,
             self.memory_mb
         )
@@ -167,6 +168,13 @@ impl Frozen {
         self.count.store(0, Ordering::Release);
     }
 
+    /// Ends a copy because somebody wants it.
+    pub(super) async fn close(&self, copy: &App) -> Result<(), Error> {
+        copy.end().await?;
+        self.remember(&copy.entry, "somebody closed it");
+        Ok(())
+    }
+
     async fn end(&self, entry: &Entry, reason: &str) {
         if let Err(error) = self.apps.end(entry).await {
             tracing::warn!(pid = entry.pid, %error, "a frozen failure could not be ended");
@@ -208,7 +216,10 @@ impl Frozen {
                 };
                 let age = jiff::Timestamp::now().duration_since(seen.at);
                 let is_new = age < jiff::SignedDuration::from_secs(60);
-                is_new && crate::caller::read_stat(pid).is_some() && self.why_let_go(&seen.occurrence).is_none()
+                // One that has ended and waits to be reaped has no program any more.
+                is_new
+                    && std::fs::read_link(format!("/proc/{pid}/exe")).is_ok()
+                    && self.why_let_go(&seen.occurrence).is_none()
             });
             if !coming || tokio::time::Instant::now() >= until {
                 return None;

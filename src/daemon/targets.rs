@@ -142,7 +142,17 @@ impl Daemon {
             Reference::Name(name) => match session(&name).await {
                 Ok(session) => Ok(Target::Session(session)),
                 Err(unknown @ (session::Error::Unknown { .. } | session::Error::Closed { .. })) => {
-                    self.named_app(caller, &name, unknown).await.map(Target::App)
+                    let named = self.named_app(caller, &name, unknown).await;
+                    let Err(error) = named else { return named.map(Target::App) };
+                    if !(6..=12).contains(&name.len()) || !name.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+                        return Err(error);
+                    }
+                    // A failure's id, with the kind left out.
+                    match self.frozen_failure(caller, &name, None).await {
+                        Ok(copy) => Ok(Target::App(copy)),
+                        Err(refused @ Error::NotFrozen { .. }) => Err(refused),
+                        Err(_) => Err(error),
+                    }
                 }
                 Err(error) => Err(error.into()),
             },
@@ -230,6 +240,10 @@ impl Daemon {
             Ok(closed) => Ok(closed),
             Err(session::Error::Gone | session::Error::Unknown { .. } | session::Error::Closed { .. }) => {
                 match self.target(caller, Some(named), Purpose::AsItIs).await? {
+                    Target::App(app) if app.entry.is_frozen() => {
+                        self.frozen.close(&app).await?;
+                        Ok(app.name())
+                    }
                     Target::App(app) => {
                         app.detach().await?;
                         Ok(app.name())

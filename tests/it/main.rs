@@ -24,6 +24,7 @@ mod escape;
 mod escape_http;
 mod exec;
 mod execute;
+mod failures;
 mod failures_cli;
 mod failures_rest;
 mod failures_store;

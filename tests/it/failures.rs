@@ -1,0 +1,247 @@
+//! Test failures through MCP, against real pytest: run, looked at, questioned in the frame that failed, fixed and verified.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::support::{Client, Home, PATIENCE, pytest_python, skip, text_of};
+
+const SHOP: &str = "
+def price(item, rate):
+    base = item['price']
+    return base * rate
+
+def total(items, rate):
+    result = 0
+    for item in items:
+        result += price(item, rate)
+    return result
+";
+
+const TESTS: &str = "
+from shop import total
+
+def test_passes():
+    assert total([{'price': 1}], 2) == 2
+
+def test_none():
+    items = [{'price': 1}, {'price': None}]
+    assert total(items, 1.5) == 3
+
+def test_wrong():
+    assert total([{'price': 2}], 2) == 5
+";
+
+/// A home with a project of two failing tests, and a client that works there.
+fn project(test: &str, settings: &[(&str, &str)]) -> Option<(Home, Client)> {
+    let Some(python) = pytest_python() else {
+        skip(test, "PYLAIR_TEST_PYTEST is not set, and the newest Python has no pytest");
+        return None;
+    };
+    let home = settings.iter().fold(Home::with_python(&python), |home, (key, value)| home.set(key, value));
+    fs::write(home.work().join("shop.py"), SHOP).expect("the home is writable");
+    fs::write(home.work().join("test_shop.py"), TESTS).expect("the home is writable");
+    let client = all_tools(&home);
+    Some((home, client))
+}
+
+fn all_tools(home: &Home) -> Client {
+    let mut client = Client::start(home.command(&["mcp", "--tools", "all"]));
+    client.initialize();
+    client
+}
+
+#[track_caller]
+fn run(client: &mut Client, args: &[&str]) -> Value {
+    let args: Vec<_> = ["-q", "-p", "no:cacheprovider"].iter().chain(args).collect();
+    client.data("run_tests", &json!({"args": args, "wait_s": PATIENCE.as_secs()}))
+}
+
+#[track_caller]
+fn failure<'a>(ran: &'a Value, test: &str) -> &'a Value {
+    let failures = ran["failures"].as_array().expect("a list");
+    failures.iter().find(|failure| failure["test"] == test).unwrap_or_else(|| panic!("no {test} in {ran}"))
+}
+
+#[track_caller]
+fn execute(client: &mut Client, target: &str, code: &str) -> Value {
+    client.data("execute", &json!({"code": code, "target": target, "output": "json"}))
+}
+
+#[test]
+fn a_failure_is_frozen_and_questioned_in_its_frames() {
+    let Some((_home, mut client)) = project("a_failure_is_frozen_and_questioned_in_its_frames", &[]) else { return };
+    let ran = run(&mut client, &[]);
+    assert_eq!((&ran["exit_code"], &ran["meaning"]), (&json!(1), &json!("some tests failed")), "{ran}");
+    assert_eq!((&ran["counts"]["passed"], &ran["counts"]["failed"]), (&json!(1), &json!(2)), "{ran}");
+    let failed = failure(&ran, "test_shop.py::test_none");
+    let id = failed["id"].as_str().expect("an id");
+    let target = format!("failure:{id}");
+    assert_eq!(failed["target"], target, "{ran}");
+
+    let report = execute(&mut client, &target, "print(base, rate)\nitem");
+    assert_eq!((&report["stdout"], &report["result"]), (&json!("None 1.5\n"), &json!("{'price': None}")), "{report}");
+    assert_eq!(report["session"], target);
+    assert_eq!(execute(&mut client, &format!("{target}#2"), "result, len(items)")["result"], "(1.5, 2)");
+    assert_eq!(execute(&mut client, id, "type(__exception__).__name__")["result"], "'TypeError'");
+    let raised = execute(&mut client, &target, "base * rate");
+    assert_eq!((&raised["outcome"], &raised["error"]["type"]), (&json!("raised"), &json!("TypeError")), "{raised}");
+
+    let inspected = client.data("inspect", &json!({"target": target, "path": "item"}));
+    assert_eq!((&inspected["type"], &inspected["length"]), (&json!("dict"), &json!(1)), "{inspected}");
+    let called = client.call("call", &json!({"target": target, "path": "price", "args": [{"price": 4}, 2]}));
+    assert!(text_of(&called).contains("Out[") && text_of(&called).contains(": 8"), "{called}");
+    client.call("set_variable", &json!({"target": target, "path": "base", "value": 3}));
+    assert_eq!(execute(&mut client, &target, "base * rate")["result"], "4.5", "it stays in its frame");
+    let source = text_of(&client.call("read_source", &json!({"target": target, "path": "price"})));
+    assert!(source.contains("return base * rate"), "{source}");
+    let completed = text_of(&client.call("complete_code", &json!({"target": target, "code": "bas"})));
+    assert!(completed.contains("base"), "{completed}");
+    let stacks = text_of(&client.call("dump_stacks", &json!({"target": target})));
+    assert!(stacks.contains("in price") && stacks.contains("in test_none"), "{stacks}");
+
+    let listed = client.data("list_targets", &json!({"kind": "failure"}));
+    let frames = &listed["failures"].as_array().expect("a list").iter().find(|copy| copy["id"] == id);
+    let frames = frames.expect("it is listed")["frames"].as_array().expect("a list").len();
+    assert_eq!(frames, 3, "{listed}");
+    let refused = client.failure("execute", &json!({"code": "1", "target": format!("{target}#4")}));
+    assert!(refused["hint"].as_str().unwrap_or_default().contains(&format!("failure:{id}#3")), "{refused}");
+}
+
+#[test]
+fn a_call_in_a_frozen_failure_can_be_interrupted() {
+    let Some((_home, mut client)) = project("a_call_in_a_frozen_failure_can_be_interrupted", &[]) else { return };
+    let ran = run(&mut client, &["-k", "none"]);
+    let target = failure(&ran, "test_shop.py::test_none")["target"].clone();
+    let code = "import time\nwhile True: time.sleep(0.01)";
+    let begun = client.data("execute", &json!({"code": code, "target": target, "wait_s": 0, "output": "json"}));
+    assert_eq!(begun["outcome"], "running", "{begun}");
+    let ended = client.data("get_job", &json!({"job": begun["job"], "cancel": true, "output": "json"}));
+    assert_eq!(ended["outcome"], "interrupted", "{ended}");
+    let target = target.as_str().expect("a text");
+    assert_eq!(execute(&mut client, target, "base is None")["result"], "True", "the frame is still there");
+}
+
+#[test]
+fn the_oldest_copy_is_let_go_and_says_why_and_what_was_recorded() {
+    let test = "the_oldest_copy_is_let_go_and_says_why_and_what_was_recorded";
+    let Some((_home, mut client)) = project(test, &[("PYLAIR_FROZEN_FAILURES", "1")]) else { return };
+    let ran = run(&mut client, &[]);
+    let older = failure(&ran, "test_shop.py::test_none")["id"].clone();
+    let newer = failure(&ran, "test_shop.py::test_wrong")["id"].clone();
+    let newer = format!("failure:{}", newer.as_str().expect("an id"));
+    assert_eq!(execute(&mut client, &newer, "1 + 1")["result"], "2");
+    let older = older.as_str().expect("an id");
+    let refused = client.failure("execute", &json!({"code": "1", "target": format!("failure:{older}")}));
+    assert_eq!(refused["kind"], "not_frozen");
+    assert!(refused["message"].as_str().unwrap_or_default().contains("frozen_failures=1"), "{refused}");
+    assert!(refused["hint"].as_str().unwrap_or_default().contains("base = None"), "{refused}");
+    let told = client.data("get_failure", &json!({"id": older}));
+    assert!(told["frozen"]["why_not"].as_str().unwrap_or_default().contains("let go"), "{}", told["frozen"]);
+    client.data("close_session", &json!({"target": newer}));
+    let closed = client.failure("execute", &json!({"code": "1", "target": newer}));
+    assert!(closed["message"].as_str().unwrap_or_default().contains("somebody closed it"), "{closed}");
+}
+
+#[test]
+fn a_failure_that_was_never_frozen_says_why() {
+    let test = "a_failure_that_was_never_frozen_says_why";
+    let Some((_home, mut client)) = project(test, &[("PYLAIR_FREEZE", "0")]) else { return };
+    let ran = run(&mut client, &["-k", "none"]);
+    let failed = failure(&ran, "test_shop.py::test_none");
+    assert_eq!(failed["target"], Value::Null);
+    let target = format!("failure:{}", failed["id"].as_str().expect("an id"));
+    let refused = client.failure("inspect", &json!({"target": target}));
+    assert!(refused["message"].as_str().unwrap_or_default().contains("PYLAIR_FREEZE=0"), "{refused}");
+    let recorded = client.data("record_failure", &json!({"test_name": "t", "error_message": "ValueError: 3"}));
+    let target = format!("failure:{}", recorded["id"].as_str().expect("an id"));
+    let refused = client.failure("execute", &json!({"code": "1", "target": target}));
+    assert!(refused["message"].as_str().unwrap_or_default().contains("came from no run"), "{refused}");
+    let unknown = client.failure("execute", &json!({"code": "1", "target": "failure:zzzzzzzz"}));
+    assert_eq!(unknown["kind"], "unknown_failure", "{unknown}");
+}
+
+#[test]
+fn rule_nine_is_checked_and_a_fix_is_verified_by_a_run() {
+    let test = "rule_nine_is_checked_and_a_fix_is_verified_by_a_run";
+    let Some((home, mut client)) = project(test, &[]) else { return };
+    let ran = run(&mut client, &["-k", "none"]);
+    let id = failure(&ran, "test_shop.py::test_none")["id"].clone();
+    let debugged =
+        client.data("debug_failure", &json!({"id": id, "rule": "quit thinking", "analysis": "base is None"}));
+    assert_eq!((&debugged["status"], &debugged["next"]["number"]), (&json!("in_progress"), &json!(4)), "{debugged}");
+    let refused = client.failure("debug_failure", &json!({"id": id, "status": "resolved"}));
+    assert_eq!(refused["kind"], "not_shown", "{refused}");
+    assert!(refused["hint"].as_str().unwrap_or_default().contains("test_shop.py::test_none"), "{refused}");
+
+    let fixed = SHOP.replace("base = item['price']", "base = item['price'] or 1");
+    fs::write(home.work().join("shop.py"), fixed).expect("it can be written");
+    let ran = run(&mut client, &["-k", "none"]);
+    assert_eq!((&ran["exit_code"], &ran["failures"]), (&json!(0), &json!([])), "{ran}");
+    let told = client.data("get_failure", &json!({"id": id}));
+    assert_eq!((&told["status"], &told["verified"]), (&json!("resolved"), &json!(true)), "{told}");
+    assert_eq!(told["investigations_made"][0]["analysis"], "base is None");
+    let open = client.data("list_failures", &json!({"status": "new"}));
+    assert_eq!(open["total"], 0, "{open}");
+}
+
+#[test]
+fn a_run_is_a_job_that_can_be_waited_for_and_stopped() {
+    let Some((home, mut client)) = project("a_run_is_a_job_that_can_be_waited_for_and_stopped", &[]) else { return };
+    let slow = "import time\ndef test_slow():\n    while True: time.sleep(0.01)\n";
+    fs::write(home.work().join("test_slow.py"), slow).expect("the home is writable");
+    let begun = client.data("run_tests", &json!({"args": ["-p", "no:cacheprovider", "test_slow.py"], "wait_s": 0}));
+    assert_eq!((&begun["outcome"], &begun["exit_code"]), (&json!("running"), &Value::Null), "{begun}");
+    let mut output = String::new();
+    while !output.contains("test_slow.py") {
+        let told = client.data("get_job", &json!({"job": begun["job"], "wait_s": 0.05}));
+        assert_eq!(told["outcome"], "running", "{told}");
+        output = told["output"].as_str().unwrap_or_default().to_owned();
+    }
+    let ended = client.data("get_job", &json!({"job": begun["job"], "cancel": true}));
+    assert_eq!((&ended["outcome"], &ended["exit_code"]), (&json!("interrupted"), &json!(2)), "{ended}");
+    for (args, code, meaning) in [
+        (json!(["-k", "nothing_of_this_name", "-p", "no:cacheprovider"]), 5, "no tests were found"),
+        (json!(["--no-such-option"]), 4, "pytest was used wrongly"),
+    ] {
+        let ran = client.data("run_tests", &json!({"args": args}));
+        assert_eq!(ran["exit_code"], code, "{ran}");
+        assert!(ran["meaning"].as_str().unwrap_or_default().starts_with(meaning), "{ran}");
+    }
+    let refused = client.failure("run_tests", &json!({"cwd": "/nowhere"}));
+    assert_eq!(refused["kind"], "bad_argument", "{refused}");
+}
+
+#[test]
+fn failures_are_told_as_prompts_resources_and_analysis() {
+    let Some((_home, mut client)) = project("failures_are_told_as_prompts_resources_and_analysis", &[]) else { return };
+    let ran = run(&mut client, &[]);
+    let id = failure(&ran, "test_shop.py::test_none")["id"].as_str().expect("an id").to_owned();
+    let mut ask = |method: &str, params: &Value| {
+        let request = client.request(method, params);
+        client.answer(request)
+    };
+    let listed = ask("prompts/list", &json!({}));
+    assert_eq!(listed["result"]["prompts"].as_array().map(Vec::len), Some(13), "{listed}");
+    let arguments = json!({"failure": id});
+    for name in ["rule_3_quit_thinking_and_look", "debug_concise"] {
+        let told = ask("prompts/get", &json!({"name": name, "arguments": arguments})).to_string();
+        assert!(told.contains("base = None") && told.contains("test_shop.py::test_none"), "{told}");
+    }
+    let unknown = ask("prompts/get", &json!({"name": "debug_aloud"}));
+    assert!(unknown["error"]["message"].as_str().unwrap_or_default().contains("debug_root_cause"), "{unknown}");
+    let read = ask("resources/read", &json!({"uri": format!("pylair://failure/{id}")}));
+    assert!(read["result"]["contents"][0]["text"].as_str().unwrap_or_default().contains("NoneType"), "{read}");
+    let docs = ask("resources/read", &json!({"uri": "pylair://docs/principles"}));
+    assert!(docs.to_string().contains("Check the Plug"), "{docs}");
+
+    let analysis = client.data("analyze_failures", &json!({"group_by": "error_type"}));
+    assert_eq!((&analysis["total_failures"], &analysis["group_count"]), (&json!(2), &json!(2)), "{analysis}");
+    let group = analysis["groups"][0]["id"].clone();
+    let prompt = client.data("write_debug_prompt", &json!({"group": group, "style": "root_cause"}));
+    assert!(prompt["prompt"].as_str().unwrap_or_default().len() > 200, "{prompt}");
+    let refused = client.failure("write_debug_prompt", &json!({"failure": id, "style": "loud"}));
+    assert_eq!(refused["kind"], "bad_argument", "{refused}");
+    let refused = client.failure("get_failure", &json!({"id": "nope"}));
+    assert!(refused["hint"].as_str().unwrap_or_default().contains(&id), "{refused}");
+}
