@@ -128,7 +128,7 @@ fn what_is_wrong_is_said_with_the_way_out() {
         (&["failures", "show", "zzzzzz"][..], "there is no failure `zzzzzz`"),
         (&["failures", "debug", "zzzzzz", "--rule", "12", "x"][..], "9 If You Didn't Fix It"),
         (&["failures", "debug", "zzzzzz"][..], "neither an analysis nor a status"),
-        (&["failures", "prompt", "zzzzzz", "--style", "loud"][..], "zzzzzz"),
+        (&["failures", "prompt", "zzzzzz", "--style", "loud"][..], "detailed, concise"),
         (&["failures", "analyze", "--group-by", "colour"][..], "error_type, file_path"),
         (&["failures", "list", "--status", "odd"][..], "in_progress"),
         (&["failures", "import", "nowhere.xml"][..], "cannot read `nowhere.xml`"),
