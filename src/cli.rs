@@ -40,7 +40,17 @@ pub enum Command {
     /// Run pytest and record what fails: everything after it goes to pytest
     Test(TestArgs),
     /// List, show, debug and analyze what failed in test runs
-    #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+    #[command(
+        args_conflicts_with_subcommands = true,
+        after_help = "\
+Examples:
+  pylair failures                        what failed, last seen first
+  pylair failures show ID                evidence, hypotheses, next step, trail
+  pylair exec -t failure:ID 'locals()'   code in the failing frame, as long as its copy lives
+  pylair failures debug ID --rule 3 '…'  record what you found out
+  pylair failures analyze                what they have in common, and where to begin
+  pylair failures demo                   all of it on a small project"
+    )]
     Failures(FailuresArgs),
     /// Stop the daemon and all its sessions
     Stop,

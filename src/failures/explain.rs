@@ -408,7 +408,7 @@ fn row(summary: &Summary) -> Row<'_> {
         message: &summary.message,
         pattern: &summary.pattern,
         phase: summary.phase,
-        file: place.map(|place| place.file.as_str()).or(summary.test_file.as_deref()),
+        file: place.map(|place| place.file.as_str()).or(summary.test_file.as_deref()).filter(|file| !file.is_empty()),
         line: place.map(|place| place.line).or(summary.test_line),
         function: place.map(|place| place.function.as_str()),
         first_seen: summary.first_seen,

@@ -278,7 +278,7 @@ impl Asking {
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 struct ListQuery {
-    /// new, in_progress, resolved, flaky or reopened.
+    #[schemars(extend("enum" = ["new", "in_progress", "resolved", "flaky", "reopened"]))]
     status: Option<String>,
     /// The id of a group.
     group: Option<String>,
@@ -429,6 +429,7 @@ struct Finding {
     analysis: Option<String>,
     /// `resolved` is refused unless the test passed since.
     #[serde(default)]
+    #[schemars(extend("enum" = [null, "in_progress", "resolved", "flaky", "reopened"]))]
     status: Option<String>,
     /// A person says so whatever the runs show; only on the local socket.
     #[serde(default)]
@@ -532,11 +533,11 @@ async fn found_out(daemon: &Arc<Daemon>, entrance: Entrance, id: &str, finding: 
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 struct AnalyticsQuery {
-    /// fingerprint, error_type, file_path or pattern.
+    /// One cause, type, place or message; a fingerprint if left out.
+    #[schemars(extend("enum" = ["fingerprint", "error_type", "file_path", "pattern"]))]
     group_by: Option<String>,
-    /// all, today, week or month.
+    #[schemars(extend("enum" = ["all", "today", "week", "month"]))]
     time_range: Option<String>,
-    /// true or false.
     include_resolved: Option<bool>,
 }
 
@@ -561,8 +562,9 @@ struct PromptQuery {
     failure_id: Option<String>,
     #[serde(alias = "group")]
     group_id: Option<String>,
-    /// detailed, concise, step_by_step or root_cause.
+    /// Detailed if left out.
     #[serde(alias = "style")]
+    #[schemars(extend("enum" = ["detailed", "concise", "step_by_step", "root_cause"]))]
     prompt_style: Option<String>,
     /// How long it may be.
     max_tokens: Option<usize>,
@@ -570,8 +572,9 @@ struct PromptQuery {
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 struct StyleQuery {
-    /// detailed, concise, step_by_step or root_cause.
+    /// Detailed if left out.
     #[serde(alias = "style")]
+    #[schemars(extend("enum" = ["detailed", "concise", "step_by_step", "root_cause"]))]
     prompt_style: Option<String>,
     /// How long it may be.
     max_tokens: Option<usize>,
@@ -624,7 +627,7 @@ async fn write_prompt(
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 struct DocsQuery {
-    /// general, integration, principles, api, client, webui, analytics, prompts or all.
+    #[schemars(extend("enum" = guide::TOPICS))]
     topic: Option<String>,
 }
 
@@ -634,7 +637,8 @@ async fn docs(Asked(query): Asked<DocsQuery>) -> Result<Response, Problem> {
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 struct GroupsQuery {
-    /// new, in_progress, resolved, flaky or reopened: groups with such failures.
+    /// Groups with such failures.
+    #[schemars(extend("enum" = ["new", "in_progress", "resolved", "flaky", "reopened"]))]
     status: Option<String>,
     /// Name, root or remote of a project.
     project: Option<String>,

@@ -100,7 +100,7 @@ impl Operation {
         Self { answer: Some(("text/event-stream", make::<T>)), ..self }
     }
 
-    fn describe(&self, generator: &mut SchemaGenerator) -> Value {
+    fn describe(&self, Generators { taken, answered: generator }: &mut Generators) -> Value {
         let mut parameters: Vec<Value> = self
             .path
             .split('/')
@@ -108,7 +108,7 @@ impl Operation {
             .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string", "minLength": 1}}))
             .collect();
         if let Some(query) = self.query {
-            parameters.extend(query_parameters(&query(generator), generator));
+            parameters.extend(query_parameters(&query(taken), taken));
         }
         let mut responses = Map::new();
         let mut answered = json!({"description": self.status.canonical_reason().unwrap_or("OK")});
@@ -125,7 +125,7 @@ impl Operation {
             "responses": responses,
         });
         if let Some((media, body)) = self.body {
-            described["requestBody"] = json!({"required": true, "content": {media: {"schema": body(generator)}}});
+            described["requestBody"] = json!({"required": true, "content": {media: {"schema": body(taken)}}});
         }
         described
     }
@@ -184,18 +184,35 @@ fn others() -> Vec<Operation> {
     ]
 }
 
+/// What may be left out differs between what is taken and what is answered.
+struct Generators {
+    taken: SchemaGenerator,
+    answered: SchemaGenerator,
+}
+
+impl Generators {
+    fn new() -> Self {
+        let mut settings = SchemaSettings::draft2020_12();
+        settings.definitions_path = "/components/schemas".into();
+        let settings = settings.with_transform(RecursiveTransform(without_formats));
+        Self {
+            taken: settings.clone().for_deserialize().into_generator(),
+            answered: settings.for_serialize().into_generator(),
+        }
+    }
+}
+
 fn document() -> Value {
-    let mut settings = SchemaSettings::draft2020_12();
-    settings.definitions_path = "/components/schemas".into();
-    let mut generator = settings.with_transform(RecursiveTransform(without_formats)).into_generator();
+    let mut generators = Generators::new();
     let mut paths = Map::new();
     for operation in failures::operations().into_iter().chain(others()) {
-        let described = operation.describe(&mut generator);
+        let described = operation.describe(&mut generators);
         let path = paths.entry(operation.path).or_insert_with(|| json!({}));
         path[operation.method.to_ascii_lowercase()] = described;
     }
-    let refused = make::<problem::Problem>(&mut generator);
-    let mut schemas = generator.take_definitions(true);
+    let refused = make::<problem::Problem>(&mut generators.answered);
+    let mut schemas = generators.taken.take_definitions(true);
+    schemas.extend(generators.answered.take_definitions(true));
     for schema in schemas.values_mut().filter_map(|schema| <&mut Schema>::try_from(schema).ok()) {
         RecursiveTransform(without_formats).transform(schema);
     }

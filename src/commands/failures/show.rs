@@ -57,12 +57,12 @@ pub(super) fn failure(failure: &Value, all: bool) -> Result<(), Failure> {
     heading("Go on")?;
     match (evidence["frozen"]["pid"].as_i64(), evidence["frozen"]["why_not"].as_str()) {
         (Some(_), _) => {
-            say(&format!("pylair exec -t failure:{id} 'locals()'     code in the failing frame, while its copy lives"))?
+            say(&format!("pylair exec -t failure:{id} 'locals()'  code in the failing frame, while its copy lives"))?
         }
         (None, Some(why)) => say(&format!("its frames are not alive: {}", one_line(why, 200)))?,
         (None, None) => {}
     }
-    say(&format!("pylair failures prompt {id}              all of this for a model"))?;
+    say(&format!("pylair failures prompt {id}  all of this for a model"))?;
     say(&format!("pylair failures debug {id} --rule N '…'  record what you find out"))?;
     say(&format!("pylair test '{}'  see whether it passes", shown(text(failure, "test"))))
 }
@@ -161,10 +161,11 @@ fn tail(text: &str, most: usize) -> String {
 
 pub(super) fn analysis(report: &Value) -> Result<(), Failure> {
     let groups: Vec<&Value> = list(&report["groups"]).collect();
+    let many = |count: &Value, what: &str| format!("{count} {what}{}", if *count == 1 { "" } else { "s" });
     say(&format!(
-        "{} failures in {} groups, by {}, {}",
-        report["total_failures"],
-        report["group_count"],
+        "{} in {}, by {}, {}",
+        many(&report["total_failures"], "failure"),
+        many(&report["group_count"], "group"),
         text(report, "group_by"),
         text(report, "time_range")
     ))?;
