@@ -85,13 +85,15 @@ Example:
   pylair failures register --test-name test_cart.py::test_sum --file-path cart.py --line-number 7 \\
       --error-message 'ValueError: no price' < traceback.txt")]
     Register(RegisterArgs),
-    /// Take in results that others wrote: JUnit XML, pytest-reportlog
-    #[command(after_help = "\
+    #[command(
+        about = "Take in results that others wrote: JUnit XML, pytest-reportlog",
+        after_help = "\
 Examples:
   pytest --junitxml=results.xml; pylair failures import results.xml
   pylair failures import --project shop ci/*.xml report.jsonl
 
-The same file may be imported again: known results are not taken twice.")]
+The same file may be imported again: known results are not taken twice."
+    )]
     Import(ImportArgs),
     /// Make a small failing project and walk through it
     Demo(DemoArgs),
@@ -104,8 +106,7 @@ The same file may be imported again: known results are not taken twice.")]
 
 #[derive(Debug, Args)]
 pub struct ListArgs {
-    /// new, in_progress, resolved, flaky or reopened
-    #[arg(long)]
+    #[arg(long, help = "new, in_progress, resolved, flaky or reopened")]
     pub status: Option<String>,
     /// The id of a group
     #[arg(long)]
@@ -153,8 +154,7 @@ pub struct DebugArgs {
     /// One of the nine rules, by number or name
     #[arg(long, alias = "principle")]
     pub rule: Option<String>,
-    /// What the failure is: in_progress, resolved, flaky or reopened
-    #[arg(long)]
+    #[arg(long, help = "What the failure is: in_progress, resolved, flaky or reopened")]
     pub status: Option<String>,
     /// Say that it is resolved whatever the runs show
     #[arg(long, requires = "status")]
@@ -165,8 +165,7 @@ pub struct DebugArgs {
 
 #[derive(Debug, Args)]
 pub struct AnalyzeArgs {
-    /// fingerprint, error_type, file_path or pattern
-    #[arg(long)]
+    #[arg(long, help = "fingerprint, error_type, file_path or pattern")]
     pub group_by: Option<String>,
     /// all, today, week or month
     #[arg(long)]
@@ -189,8 +188,7 @@ pub struct PromptArgs {
     /// A group
     #[arg(long, value_name = "ID", conflicts_with = "id")]
     pub group_id: Option<String>,
-    /// detailed, concise, step_by_step or root_cause
-    #[arg(long, alias = "prompt-style")]
+    #[arg(long, alias = "prompt-style", help = "detailed, concise, step_by_step or root_cause")]
     pub style: Option<String>,
     /// How long it may be
     #[arg(long, value_name = "N")]
@@ -225,8 +223,7 @@ pub struct RegisterArgs {
 
 #[derive(Debug, Args)]
 pub struct ImportArgs {
-    /// JUnit XML or pytest-reportlog
-    #[arg(required = true, value_name = "FILE")]
+    #[arg(required = true, value_name = "FILE", help = "JUnit XML or pytest-reportlog")]
     pub files: Vec<PathBuf>,
     /// What the project is called; the name of the directory by default
     #[arg(long)]

@@ -1,7 +1,10 @@
-//! The OpenAPI document at `/openapi.json` and the page at `/docs` that shows it, both made from tables of operations with the types that
+//! The `OpenAPI` document at `/openapi.json` and the page at `/docs` that shows it, both made from tables of operations with the types that
 //! the functions take and answer. They tell nothing of this server but what it can do, so they need no token.
 
-use std::sync::{Arc, LazyLock};
+use std::{
+    fmt::Write,
+    sync::{Arc, LazyLock},
+};
 
 use axum::{
     Json, Router,
@@ -285,10 +288,11 @@ fn page(document: &Value) -> String {
     html.push_str("<h2>Schemas</h2>");
     for (name, schema) in document["components"]["schemas"].as_object().into_iter().flatten() {
         let name = escaped(name);
-        html.push_str(&format!(
+        let _infallible = write!(
+            html,
             "<details id=\"{name}\"><summary><code>{name}</code></summary><pre>{}</pre></details>",
             pretty(schema)
-        ));
+        );
     }
     html.push_str("</html>");
     html
@@ -302,27 +306,22 @@ fn operation_html(path: &str, method: &str, operation: &Value) -> String {
         escaped(path),
         text(&operation["summary"])
     );
-    let parameters = operation["parameters"].as_array().into_iter().flatten();
-    let rows: String = parameters
-        .map(|given| {
-            format!(
-                "<tr><td><code>{}</code><td>{}<td>{}<td>{}",
-                text(&given["name"]),
-                text(&given["in"]),
-                text(&given["schema"]["type"]),
-                text(&given["description"])
-            )
-        })
-        .collect();
-    if !rows.is_empty() {
-        html.push_str(&format!("<table><tr><th>name<th>in<th>type<th>what{rows}</table>"));
+    let parameters = operation["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if !parameters.is_empty() {
+        html.push_str("<table><tr><th>name<th>in<th>type<th>what");
+        for given in parameters {
+            let (name, place) = (text(&given["name"]), text(&given["in"]));
+            let (kind, what) = (text(&given["schema"]["type"]), text(&given["description"]));
+            let _infallible = write!(html, "<tr><td><code>{name}</code><td>{place}<td>{kind}<td>{what}");
+        }
+        html.push_str("</table>");
     }
     if operation["requestBody"].is_object() {
-        html.push_str(&format!("<p>Body</p>{}", content_html(&operation["requestBody"]["content"])));
+        let _infallible = write!(html, "<p>Body</p>{}", content_html(&operation["requestBody"]["content"]));
     }
     for (status, answer) in operation["responses"].as_object().into_iter().flatten() {
         if answer["content"].is_object() {
-            html.push_str(&format!("<p>Answer {}</p>{}", escaped(status), content_html(&answer["content"])));
+            let _infallible = write!(html, "<p>Answer {}</p>{}", escaped(status), content_html(&answer["content"]));
         }
     }
     html.push_str("</details>");

@@ -199,12 +199,11 @@ fn analyze(args: &AnalyzeArgs, surroundings: &Surroundings) -> Result<Exit, Fail
 fn prompt(args: &PromptArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
     let tokens = args.max_tokens.map(|tokens| tokens.to_string());
     let how = [("prompt_style", args.style.as_deref()), ("max_tokens", tokens.as_deref())];
-    let path = match &args.id {
-        Some(id) => with_query(&format!("/api/prompts/{}", encode(id)), &how),
-        None => {
-            let subject = [("failure_id", args.failure_id.as_deref()), ("group_id", args.group_id.as_deref())];
-            with_query("/api/prompt", &[subject, how].concat())
-        }
+    let path = if let Some(id) = &args.id {
+        with_query(&format!("/api/prompts/{}", encode(id)), &how)
+    } else {
+        let subject = [("failure_id", args.failure_id.as_deref()), ("group_id", args.group_id.as_deref())];
+        with_query("/api/prompt", &[subject, how].concat())
     };
     let answer: Value = Client::start(surroundings)?.get(&path)?;
     tell(&answer, &args.json, |answer| say(&shown_lines(text(answer, "prompt"))))
