@@ -147,7 +147,7 @@ fn reason(links: &BTreeMap<Shared<'_>, Vec<usize>>, members: &[usize]) -> String
 
 /// The group that a cluster is, of those that know some of its fingerprints: the one that knows most, if that is enough, and of several
 /// the one that most of the cluster is in now (`now_in`), then the one that is most alike.
-pub fn known_as(
+pub(crate) fn known_as(
     cluster: &HashSet<&str>,
     groups: &HashMap<i64, HashSet<String>>,
     now_in: &BTreeMap<i64, usize>,

@@ -1,5 +1,7 @@
 //! What `read_docs` tells about test failures, by topic. Short, for those who use the tools; the manual is elsewhere.
 
+use std::fmt::Write;
+
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -38,7 +40,8 @@ fn text(topic: &str) -> String {
         "principles" => {
             let mut text = "# The nine rules\n\nDavid Agans' rules of debugging. `debug_failure(id, rule, analysis)` takes their number or name.\n\n".to_owned();
             for rule in RULES {
-                text.push_str(&format!("{}. {}: {}\n   {}\n", rule.number, rule.name, rule.description, rule.question));
+                let _infallible =
+                    write!(text, "{}. {}: {}\n   {}\n", rule.number, rule.name, rule.description, rule.question);
             }
             text.push_str(
                 "\nRule 9 is checked: `debug_failure(id, status: \"resolved\")` is refused until the test has passed on changed code, and says what to run.\n",

@@ -124,7 +124,8 @@ impl Scanner<'_> {
         let word = &rest[..length];
         // `tests/test_a.py` is one, `and/or` and `1/2` are not.
         let named = word.contains('/') && word.rsplit('/').next().is_some_and(|last| last.contains('.'));
-        if !rooted && !(named && bytes[0].is_ascii_alphanumeric() && !word.contains("://")) {
+        let relative = named && bytes[0].is_ascii_alphanumeric() && !word.contains("://");
+        if !rooted && !relative {
             return None;
         }
         // A line number after it is a number of its own.

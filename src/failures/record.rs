@@ -267,6 +267,7 @@ pub struct Frame {
     pub more_locals: u32,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 fn is_zero(count: &u32) -> bool {
     *count == 0
 }

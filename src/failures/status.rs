@@ -101,7 +101,7 @@ impl<'a> Story<'a> {
         match self.status {
             Some(Status::Flaky) => {}
             _ if passed_before => {
-                self.change(at, Status::Flaky, format!("failed in run {run} on code it has passed on"))
+                self.change(at, Status::Flaky, format!("failed in run {run} on code it has passed on"));
             }
             Some(Status::Resolved) => self.change(at, Status::Reopened, format!("failed again in run {run}")),
             _ => {}
@@ -129,7 +129,7 @@ impl<'a> Story<'a> {
             }
             Some(Status::Flaky) => {}
             _ if failed_before => {
-                self.change(at, Status::Flaky, format!("passed in run {run} on code it has failed on"))
+                self.change(at, Status::Flaky, format!("passed in run {run} on code it has failed on"));
             }
             Some(Status::Resolved) => self.verified = true,
             // Without a hash nobody knows whether the code changed.

@@ -68,7 +68,7 @@ async fn work(store: Arc<Store>, limits: Limits, mut inbox: mpsc::Receiver<Job>)
         if records >= TRIM_AFTER_RECORDS && inbox.is_empty() || trimmed.elapsed() >= TRIM_EVERY {
             (records, trimmed) = (0, Instant::now());
             match store.trim(&limits).await {
-                Ok(done) if done != Default::default() => tracing::info!(?done, "forgot old runs and failures"),
+                Ok(done) if done != super::Trimmed::default() => tracing::info!(?done, "forgot old runs and failures"),
                 Ok(_) => {}
                 Err(error) => tracing::warn!(error = error.message(), "old runs and failures could not be forgotten"),
             }

@@ -35,6 +35,15 @@ const RUN: &str = "SELECT r.run, p.name, p.root, p.remote, r.source, r.began, r.
     r.who, r.python, r.pytest, r.platform, r.ci, r.workers, r.code, r.code_how, r.commit_id, r.branch, r.dirty, r.changed, r.passed, \
     r.failed, r.error, r.skipped, r.xfailed, r.xpassed, r.rerun, r.id, r.detail FROM runs r JOIN projects p ON p.id = r.project_id";
 
+/// What is only told of one run.
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct Detail {
+    argv: Vec<String>,
+    cwd: Option<String>,
+    packages: std::collections::BTreeMap<String, String>,
+}
+
 /// What a filter asks for, as conditions.
 struct Conditions {
     sql: String,
@@ -268,13 +277,6 @@ impl Store {
         let mut row = row.ok_or_else(|| Error::Unknown { what: "run", id: id.to_owned() })?;
         let run = run(&mut row);
         let number = row.int();
-        #[derive(Default, serde::Deserialize)]
-        #[serde(default)]
-        struct Detail {
-            argv: Vec<String>,
-            cwd: Option<String>,
-            packages: std::collections::BTreeMap<String, String>,
-        }
         let detail: Detail = serde_json::from_str(&row.text()).unwrap_or_default();
         let sql = format!(
             "{SUMMARY} WHERE f.id IN (SELECT failure_id FROM outcomes WHERE run_id = $1) ORDER BY f.id LIMIT {MAX_PAGE}"

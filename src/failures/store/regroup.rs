@@ -209,17 +209,16 @@ async fn settle(
         let is_within = |group: &&i64| groups.known[*group].iter().all(|print| prints.contains(print.as_str()));
         now_in.keys().filter(of_this_run).filter(is_within).min().copied()
     };
-    let group = match known.or_else(own) {
-        Some(group) => group,
-        None => {
-            let row = tx
-                .fetch_one(
-                    "INSERT INTO groups (name, project_id, reason, run_id, made) VALUES ($1, $2, $3, $4, $5) RETURNING id",
-                    values![new_name(Named::Group), project, &cluster.reason, run, now()],
-                )
-                .await?;
-            row.ok_or(sqlx::Error::RowNotFound)?.int()
-        }
+    let group = if let Some(group) = known.or_else(own) {
+        group
+    } else {
+        let row = tx
+            .fetch_one(
+                "INSERT INTO groups (name, project_id, reason, run_id, made) VALUES ($1, $2, $3, $4, $5) RETURNING id",
+                values![new_name(Named::Group), project, &cluster.reason, run, now()],
+            )
+            .await?;
+        row.ok_or(sqlx::Error::RowNotFound)?.int()
     };
     let moved: Vec<i64> = members.iter().filter(|failing| failing.group != group).map(|failing| failing.id).collect();
     left.extend(members.iter().map(|failing| failing.group).filter(|from| *from != group));

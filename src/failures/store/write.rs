@@ -29,6 +29,9 @@ pub(crate) enum Trial<T> {
     Refused(Error),
 }
 
+/// When a test had which outcome, of which failure, in which run of which code.
+type Seen = (i64, Outcome, Option<i64>, String, Option<String>);
+
 /// A run while its records are written.
 #[derive(Debug, Clone, Copy)]
 struct RunRow {
@@ -53,7 +56,7 @@ impl Store {
                 tx.commit().await?;
                 Ok(Trial::Done(known))
             }
-            refused => Ok(refused),
+            Trial::Refused(why) => Ok(Trial::Refused(why)),
         }
     }
 }
@@ -485,7 +488,7 @@ async fn judge_some(tx: &mut Tx, tests: &[i64]) -> sqlx::Result<()> {
     }
     // When each test's history begins, where it is not all of it.
     let mut begins: HashMap<i64, i64> = HashMap::new();
-    let mut seen: HashMap<i64, Vec<(i64, Outcome, Option<i64>, String, Option<String>)>> = HashMap::new();
+    let mut seen: HashMap<i64, Vec<Seen>> = HashMap::new();
     let sql = format!(
         "SELECT o.test_id, o.at, o.outcome, o.failure_id, r.run, r.code, o.n FROM \
          (SELECT test_id, at, outcome, failure_id, run_id, ROW_NUMBER() OVER (PARTITION BY test_id ORDER BY at DESC) AS n \
