@@ -1,10 +1,10 @@
 //! What data tools answer is what their output schemas promise: clients refuse an answer that is not.
 
-use std::{collections::BTreeSet, process::Command};
+use std::{collections::BTreeSet, fs, process::Command};
 
 use serde_json::{Value, json};
 
-use crate::support::{AppProcess, Client, Home, newest_python};
+use crate::support::{AppProcess, Client, Home, newest_python, pytest_python};
 
 /// What is wrong with a value, by the part of JSON Schema that the tools use. A keyword it does not know is wrong as well.
 fn faults(schema: &Value, value: &Value, at: &str) -> Vec<String> {
@@ -209,6 +209,21 @@ fn answers_are_as_the_output_schemas_promise() {
     client.data("list_targets", &json!({"kind": "app"}));
     client.data("close_session", &json!({"target": format!("pid:{}", plain.pid)}));
     drop((app, plain));
+    fs::write(home.work().join("test_it.py"), "def test_it():\n    left = None\n    assert left.right\n")
+        .expect("writable");
+    let python = pytest_python().unwrap_or_else(newest_python);
+    let ran = client.data("run_tests", &json!({"args": ["-p", "no:cacheprovider"], "python": python}));
+    let recorded = client.data("record_failure", &json!({"test_name": "by hand", "error_message": "ValueError: 3"}));
+    for id in ran["failures"].as_array().into_iter().flatten().map(|failure| &failure["id"]).chain([&recorded["id"]]) {
+        client.data("get_failure", &json!({"id": id}));
+        client.data("debug_failure", &json!({"id": id, "rule": 3, "analysis": "it is None"}));
+        client.data("get_failure", &json!({"id": id}));
+        client.data("write_debug_prompt", &json!({"failure": id, "style": "step_by_step"}));
+    }
+    client.data("list_failures", &json!({"limit": 1}));
+    client.data("analyze_failures", &json!({"group_by": "pattern"}));
+    client.data("list_targets", &json!({"kind": "failure"}));
+    client.data("read_docs", &json!({}));
     client.data("close_session", &on_lab);
     client.data("list_targets", &json!({}));
     client.data("close_session", &json!({"target": "lab", "forget": true}));

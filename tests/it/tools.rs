@@ -52,6 +52,13 @@ fn the_tools_and_what_they_may_do_are_listed() {
             "read_logs: reads repeatable",
             "screenshot: destroys world",
             "get_status: reads repeatable",
+            "run_tests: destroys world",
+            "list_failures: reads repeatable",
+            "get_failure: reads repeatable",
+            "debug_failure: ",
+            "analyze_failures: reads repeatable",
+            "write_debug_prompt: reads repeatable",
+            "read_docs: reads repeatable",
         ]
     );
 }
@@ -97,7 +104,7 @@ fn a_session_lives_through_all_its_tools() {
     assert_eq!(client.data("close_session", &json!({"target": "lab"})), json!({"closed": "lab"}));
     let failure = client.failure("execute", &json!({"code": "1", "target": "lab"}));
     assert_eq!(failure["kind"], "closed_session");
-    assert_eq!(client.data("list_targets", &json!({})), json!({"sessions": [], "apps": []}));
+    assert_eq!(client.data("list_targets", &json!({})), json!({"sessions": [], "apps": [], "failures": []}));
 }
 
 #[test]
@@ -232,5 +239,5 @@ fn readonly_leaves_only_what_reads() {
     client.initialize();
     let id = client.begin("execute", &json!({"code": "1"}));
     assert_eq!(client.answer(id)["error"]["code"], -32602);
-    assert_eq!(client.data("list_targets", &json!({})), json!({"sessions": [], "apps": []}));
+    assert_eq!(client.data("list_targets", &json!({})), json!({"sessions": [], "apps": [], "failures": []}));
 }

@@ -656,7 +656,7 @@ fn short_schema<T: JsonSchema>(contract: Contract) -> JsonObject {
 fn simplify(value: &mut serde_json::Value) {
     match value {
         serde_json::Value::Object(object) => {
-            for key in ["format", "default", "minimum"] {
+            for key in ["format", "default", "minimum", "maximum"] {
                 // A property may have such a name; a keyword's value is no object.
                 if object.get(key).is_some_and(|value| !value.is_object()) {
                     object.remove(key);
