@@ -277,6 +277,7 @@ impl App {
     }
 
     /// The same as a frozen failure, by the name that it has for callers.
+    #[must_use]
     pub fn called(self, name: String, frame: Option<usize>) -> Self {
         Self { called: Some(Called { name, frame }), ..self }
     }

@@ -61,7 +61,7 @@ pub async fn get(
             Some(failure) => {
                 let subject = Subject::Failure(failure.trim_start_matches("failure:").to_owned());
                 let told = daemon.failures.prompt(&subject, Style::Concise, None, tools::reading(caller)).await;
-                told.map_err(|refused| refusal(refused.into()))?.prompt
+                told.map_err(|refused| refusal(&refused.into()))?.prompt
             }
             None => String::new(),
         };
@@ -75,9 +75,9 @@ pub async fn get(
             None,
         ));
     };
-    let subject = tools::subject(failure, group).map_err(refusal)?;
+    let subject = tools::subject(failure, group).map_err(|error| refusal(&error))?;
     let told = daemon.failures.prompt(&subject, style, None, tools::reading(caller)).await;
-    let told = told.map_err(|refused: Refused| refusal(refused.into()))?;
+    let told = told.map_err(|refused: Refused| refusal(&refused.into()))?;
     Ok(of_text(&told.title, told.prompt))
 }
 
@@ -96,7 +96,7 @@ fn of_text(description: &str, text: String) -> GetPromptResult {
     GetPromptResult::new(vec![PromptMessage::new_text(Role::User, text)]).with_description(description)
 }
 
-fn refusal(error: ToolError) -> ErrorData {
+fn refusal(error: &ToolError) -> ErrorData {
     ErrorData::invalid_params(format!("{}; {}", error.message, error.hint), None)
 }
 

@@ -129,6 +129,24 @@ impl Validating {
     }
 }
 
+fn call_about_failures(home: &Home, client: &mut Validating) {
+    fs::write(home.work().join("test_it.py"), "def test_it():\n    left = None\n    assert left.right\n")
+        .expect("writable");
+    let python = pytest_python().unwrap_or_else(newest_python);
+    let ran = client.data("run_tests", &json!({"args": ["-p", "no:cacheprovider"], "python": python}));
+    let recorded = client.data("record_failure", &json!({"test_name": "by hand", "error_message": "ValueError: 3"}));
+    for id in ran["failures"].as_array().into_iter().flatten().map(|failure| &failure["id"]).chain([&recorded["id"]]) {
+        client.data("get_failure", &json!({"id": id}));
+        client.data("debug_failure", &json!({"id": id, "rule": 3, "analysis": "it is None"}));
+        client.data("get_failure", &json!({"id": id}));
+        client.data("write_debug_prompt", &json!({"failure": id, "style": "step_by_step"}));
+    }
+    client.data("list_failures", &json!({"limit": 1}));
+    client.data("analyze_failures", &json!({"group_by": "pattern"}));
+    client.data("list_targets", &json!({"kind": "failure"}));
+    client.data("read_docs", &json!({}));
+}
+
 #[test]
 fn answers_are_as_the_output_schemas_promise() {
     let home = Home::new();
@@ -209,21 +227,7 @@ fn answers_are_as_the_output_schemas_promise() {
     client.data("list_targets", &json!({"kind": "app"}));
     client.data("close_session", &json!({"target": format!("pid:{}", plain.pid)}));
     drop((app, plain));
-    fs::write(home.work().join("test_it.py"), "def test_it():\n    left = None\n    assert left.right\n")
-        .expect("writable");
-    let python = pytest_python().unwrap_or_else(newest_python);
-    let ran = client.data("run_tests", &json!({"args": ["-p", "no:cacheprovider"], "python": python}));
-    let recorded = client.data("record_failure", &json!({"test_name": "by hand", "error_message": "ValueError: 3"}));
-    for id in ran["failures"].as_array().into_iter().flatten().map(|failure| &failure["id"]).chain([&recorded["id"]]) {
-        client.data("get_failure", &json!({"id": id}));
-        client.data("debug_failure", &json!({"id": id, "rule": 3, "analysis": "it is None"}));
-        client.data("get_failure", &json!({"id": id}));
-        client.data("write_debug_prompt", &json!({"failure": id, "style": "step_by_step"}));
-    }
-    client.data("list_failures", &json!({"limit": 1}));
-    client.data("analyze_failures", &json!({"group_by": "pattern"}));
-    client.data("list_targets", &json!({"kind": "failure"}));
-    client.data("read_docs", &json!({}));
+    call_about_failures(&home, &mut client);
     client.data("close_session", &on_lab);
     client.data("list_targets", &json!({}));
     client.data("close_session", &json!({"target": "lab", "forget": true}));

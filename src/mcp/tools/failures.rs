@@ -1,25 +1,17 @@
-//! Tools on test runs and failures.
+//! Tools on failures. Those that run tests are in `testing`.
 
-use std::{fmt::Write, path::PathBuf, sync::Arc};
+use std::fmt::Write;
 
 use jiff::{Timestamp, tz::TimeZone};
 use rmcp::model::CallToolResult;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    ToolError, parse,
-    session::{OutputForm, duration, wait_and_report},
-};
+use super::{ToolError, parse};
 use crate::{
     app::Apps,
     caller::Caller,
-    daemon::{
-        Daemon,
-        frozen::Copy,
-        targets::Target,
-        testing::{TestRun, TestWish},
-    },
+    daemon::{Daemon, frozen::Copy},
     failures::{
         ByHand,
         analysis::{GroupBy, Question, Report as Analysis, TimeRange},
@@ -27,18 +19,15 @@ use crate::{
         guide,
         prompt::{Prompt, Style},
         record::{Evidence, Status},
-        view::{Filter, Outcomes, Page, Summary},
+        view::{Filter, Page, Summary},
     },
     mcp::{render, server::Call},
     plain::one_line,
-    session::{Execution, Job, Outcome, Report},
 };
 
 const LIMIT: usize = 20;
 const MAX_LIMIT: usize = 200;
-/// Failures of a run that its answer names.
-const MAX_NAMED: usize = 20;
-const MAX_LINE_CHARS: usize = 300;
+pub(super) const MAX_LINE_CHARS: usize = 300;
 const MAX_TRACEBACK_CHARS: usize = 6000;
 const MAX_FRAMES: usize = 8;
 const MAX_LOCALS: usize = 12;
@@ -60,194 +49,8 @@ pub fn reading(caller: &Caller) -> Reading {
     if Apps::visible_to(caller) { Reading::Project } else { Reading::Nothing }
 }
 
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RunArgs {
-    /// Of pytest, such as ["tests/test_a.py::test_b", "-x"]
-    args: Option<Vec<String>>,
-    cwd: Option<PathBuf>,
-    /// Interpreter; the project's own if left out
-    python: Option<String>,
-    wait_s: Option<f64>,
-}
-
-/// A run of pytest, as far as it is.
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct Ran {
-    run: String,
-    job: String,
-    /// `ok` also when tests failed; `running` until it ends
-    outcome: Outcome,
-    exit_code: Option<i32>,
-    /// What the exit code means.
-    meaning: String,
-    counts: Option<Outcomes>,
-    failures: Vec<Failed>,
-    more_failures: usize,
-    duration_ms: f64,
-    /// What pytest printed.
-    output: String,
-    truncated: bool,
-    notes: Vec<String>,
-}
-
-/// A failure of a run.
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct Failed {
-    id: String,
-    status: Status,
-    test: String,
-    #[serde(rename = "type")]
-    kind: String,
-    message: String,
-    place: Option<String>,
-    occurrences: u64,
-    /// What to pass as `target` to question it, if it is frozen.
-    target: Option<String>,
-}
-
-pub async fn run_tests(call: Call<'_>) -> Result<CallToolResult, ToolError> {
-    let args: RunArgs = parse(&call)?;
-    let config = &call.daemon.config;
-    let wait = duration("wait_s", args.wait_s)?.unwrap_or(config.wait);
-    let wish = TestWish { args: args.args.unwrap_or_default(), cwd: args.cwd, python: args.python };
-    let what = format!("pytest {}", wish.args.join(" "));
-    let run = call.daemon.run_tests(&call.caller, wish).await?;
-    let target = Target::Tests(run.clone());
-    call.begin(&target, &what);
-    wait_and_report(&call, &target, &run.job, wait, config.max_chars, OutputForm::default()).await
-}
-
-/// A run as it is told, by `run_tests` and `get_job`.
-pub(super) async fn tell_run(
-    daemon: &Daemon,
-    run: &Arc<TestRun>,
-    execution: Option<&Execution>,
-    notes: Vec<String>,
-    max_chars: usize,
-) -> CallToolResult {
-    let job: &Job = &run.job;
-    let report = Report::new(job, execution, max_chars);
-    let reported = daemon.reported(run).await;
-    let mut ran = Ran {
-        run: run.run.clone(),
-        job: job.id.clone(),
-        outcome: report.outcome,
-        exit_code: run.exit_code(),
-        meaning: run.meaning().to_owned(),
-        counts: reported.as_ref().map(|reported| reported.run.counts),
-        failures: Vec::new(),
-        more_failures: 0,
-        duration_ms: report.duration_ms,
-        output: report.merged,
-        truncated: report.truncated,
-        notes: report.notes,
-    };
-    ran.notes.extend(notes);
-    ran.notes.extend(report.error.map(|error| error.message));
-    match reported {
-        Some(reported) => {
-            let frozen = daemon.frozen_failures(&daemon.own_caller()).await;
-            ran.more_failures = reported.failures.len().saturating_sub(MAX_NAMED);
-            ran.failures = reported
-                .failures
-                .into_iter()
-                .take(MAX_NAMED)
-                .map(|failure| {
-                    let copy = frozen.iter().find(|copy| copy.id == failure.id);
-                    Failed::new(failure, copy.map(|copy| copy.target.clone()))
-                })
-                .collect();
-        }
-        None if execution.is_some() && matches!(run.exit_code(), Some(0..=2)) => {
-            ran.notes.push("nothing of this run was recorded; was the plugin switched off (-p no:pylair)?".to_owned());
-        }
-        None => {}
-    }
-    let text = ran.text();
-    render::data(&ran, Some(text))
-}
-
-impl Failed {
-    fn new(failure: Summary, target: Option<String>) -> Self {
-        let place = failure.place.map(|place| format!("{}:{}", place.file, place.line));
-        Self {
-            id: failure.id,
-            status: failure.status,
-            test: failure.test,
-            kind: failure.kind,
-            message: one_line(&failure.message, MAX_LINE_CHARS),
-            place,
-            occurrences: failure.occurrences,
-            target,
-        }
-    }
-}
-
-impl Ran {
-    fn text(&self) -> String {
-        let mut text = self.output.trim_end().to_owned();
-        if !text.is_empty() {
-            text.push('\n');
-        }
-        let code = self.exit_code.map(|code| format!("exit code {code}, ")).unwrap_or_default();
-        let _infallible = write!(text, "[tests: {code}{}", self.meaning);
-        if let Some(counts) = &self.counts {
-            let _infallible = write!(text, "; {}", counts_text(counts));
-        }
-        let _infallible = write!(text, "; {:.1} s]", self.duration_ms / 1000.0);
-        for failure in &self.failures {
-            let _infallible = write!(text, "\n{}", failure.line());
-        }
-        if self.more_failures > 0 {
-            let _infallible = write!(text, "\n[and {} more: list_failures]", self.more_failures);
-        }
-        if self.outcome == Outcome::Running {
-            let job = &self.job;
-            let _infallible = write!(
-                text,
-                "\nStill running as job {job}. Go on with get_job(job=\"{job}\"), or stop it with get_job(job=\"{job}\", cancel=true)."
-            );
-        }
-        for note in &self.notes {
-            let _infallible = write!(text, "\nNote: {note}.");
-        }
-        text
-    }
-}
-
-impl Failed {
-    fn line(&self) -> String {
-        let mut line = format!("{} ({}) {}: {}: {}", self.id, word(self.status), self.test, self.kind, self.message);
-        if let Some(place) = &self.place {
-            let _infallible = write!(line, " at {place}");
-        }
-        match &self.target {
-            Some(target) => write!(line, "; frozen: execute(code, target=\"{target}\") asks it"),
-            None => write!(line, "; get_failure(\"{}\")", self.id),
-        }
-        .ok();
-        line
-    }
-}
-
-fn word(status: Status) -> String {
+pub(super) fn word(status: Status) -> String {
     serde_json::to_value(status).ok().and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
-}
-
-fn counts_text(counts: &Outcomes) -> String {
-    let named = [
-        (counts.passed, "passed"),
-        (counts.failed, "failed"),
-        (counts.error, "errors"),
-        (counts.skipped, "skipped"),
-        (counts.xfailed, "xfailed"),
-        (counts.xpassed, "xpassed"),
-        (counts.rerun, "rerun"),
-    ];
-    let said: Vec<_> =
-        named.iter().filter(|(count, _)| *count > 0).map(|(count, name)| format!("{count} {name}")).collect();
-    if said.is_empty() { "no outcome yet".to_owned() } else { said.join(", ") }
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -580,8 +383,8 @@ pub struct DocsArgs {
     topic: Option<String>,
 }
 
-pub async fn read_docs(call: Call<'_>) -> Result<CallToolResult, ToolError> {
-    let args: DocsArgs = parse(&call)?;
+pub fn read_docs(call: &Call<'_>) -> Result<CallToolResult, ToolError> {
+    let args: DocsArgs = parse(call)?;
     let page = guide::read(args.topic.as_deref()).map_err(Refused::from)?;
     let text = format!("{}\n\nTopics: {}", page.docs.trim_end(), page.available_topics.join(", "));
     Ok(render::data(&page, Some(text)))

@@ -11,6 +11,7 @@ mod look;
 mod packages;
 mod session;
 mod stacks;
+mod testing;
 
 use std::{collections::BTreeSet, sync::Arc, sync::LazyLock};
 
@@ -458,9 +459,9 @@ pub static TABLE: &[Tool] = &[
         description: "Run pytest in your project, with nothing installed there. Every failure is recorded with its values and, where possible, frozen: execute(code, target=\"failure:ID\") runs in the failing frame.",
         toolset: Toolset::Tests,
         effect: Effect::RunsCode,
-        input: input::<failures::RunArgs>,
-        output: Some(schema::<failures::Ran>),
-        function: |call| Box::pin(failures::run_tests(call)),
+        input: input::<testing::RunArgs>,
+        output: Some(schema::<testing::Ran>),
+        function: |call| Box::pin(testing::run_tests(call)),
     },
     Tool {
         name: "list_failures",
@@ -530,7 +531,7 @@ pub static TABLE: &[Tool] = &[
         effect: Effect::Reads,
         input: input::<failures::DocsArgs>,
         output: Some(schema::<guide::Page>),
-        function: |call| Box::pin(failures::read_docs(call)),
+        function: |call| Box::pin(async move { failures::read_docs(&call) }),
     },
     Tool {
         name: "list_files",

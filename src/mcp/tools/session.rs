@@ -295,7 +295,7 @@ async fn tell(
     (max_chars, form): (usize, OutputForm),
 ) -> CallToolResult {
     if let Some(run) = daemon.test_run(job) {
-        return super::failures::tell_run(daemon, &run, execution, notes, max_chars).await;
+        return super::testing::tell_run(daemon, &run, execution, notes, max_chars).await;
     }
     let mut report = Report::new(job, execution, max_chars);
     report.notes.extend(notes);
@@ -529,14 +529,13 @@ pub async fn list(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let ListArgs { kind } = parse(&call)?;
     let is_wanted = |wanted: Kind| kind.is_none_or(|kind| kind == wanted);
     let sessions = is_wanted(Kind::Session).then(|| call.daemon.sessions.statuses(&call.caller));
-    let apps = match is_wanted(Kind::App) {
-        true => Some(call.daemon.apps.statuses(&call.caller).await),
-        false => None,
-    };
-    let failures = match is_wanted(Kind::Failure) {
-        true => Some(call.daemon.frozen_failures(&call.caller).await),
-        false => None,
-    };
+    let (mut apps, mut failures) = (None, None);
+    if is_wanted(Kind::App) {
+        apps = Some(call.daemon.apps.statuses(&call.caller).await);
+    }
+    if is_wanted(Kind::Failure) {
+        failures = Some(call.daemon.frozen_failures(&call.caller).await);
+    }
     let mut lines: Vec<_> = sessions.iter().flatten().map(core::Status::line).collect();
     lines.extend(apps.iter().flatten().map(app::Status::line));
     lines.extend(failures.iter().flatten().map(FrozenStatus::line));
