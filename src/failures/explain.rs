@@ -186,10 +186,7 @@ impl Failures {
         }
         if let Some(analysis) = analysis {
             let number = rule.map(|rule| rule.number);
-            let then = self.analyse(id, number, analysis, &debug.author).await?;
-            if debug.status.is_none() {
-                status = then;
-            }
+            status = self.analyse(id, number, analysis, &debug.author).await?;
         }
         let progress = rules::progress(&investigations(&self.get(id).await?));
         Ok(Debugged { id: failure.summary.id, status, rule: rule.copied(), next: progress.next, progress })
