@@ -1,5 +1,5 @@
 //! The TCP door: who is let in, by Host, Origin and token, and how much may come in. `router` puts it in front of everything but
-//! `/health`; what a call may do is settled in `rights`.
+//! `/health`, `/docs` and `/openapi.json`; what a call may do is settled in `rights`.
 
 use std::{
     net::IpAddr,
