@@ -143,6 +143,9 @@ fn query_parameters(schema: &Schema, generator: &SchemaGenerator) -> Vec<Value> 
         let mut schema = schema.clone();
         let description = schema.as_object_mut().and_then(|schema| schema.remove("description"));
         without_null(&mut schema);
+        if let Ok(schema) = <&mut Schema>::try_from(&mut schema) {
+            without_formats(schema);
+        }
         json!({"name": name, "in": "query", "description": description.unwrap_or_default(), "schema": schema})
     });
     described.collect()
