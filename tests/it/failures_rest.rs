@@ -53,7 +53,8 @@ fn run_lines(run: &str, code: &str, outcomes: &[(&str, &str)]) -> String {
         lines.push(line);
     }
     lines.push(json!({"ev": "end", "run": run, "at": at(59), "exit_code": 1, "seconds": 1.0}));
-    lines.iter().map(|line| format!("{line}\n")).collect()
+    let lines: Vec<String> = lines.iter().map(ToString::to_string).collect();
+    lines.join("\n") + "\n"
 }
 
 fn report(server: &Server, run: &str, lines: &str) -> Response {
