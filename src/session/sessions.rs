@@ -218,7 +218,8 @@ impl Sessions {
         if let Some(module) = options.preload.iter().find(|module| !is_module_name(module)) {
             return Err(Error::BadArgument(format!("`{module}` in `preload` is not the name of a module")));
         }
-        let save = options.restore.as_ref().map(|restore| self.save_named(&caller.owner, restore)).transpose()?;
+        let save =
+            options.restore.as_ref().map(|restore| self.save_named(&caller.owner, restore, profile)).transpose()?;
         let env = environment(caller, &terms, &options.env);
         check_environment(&env)?;
         let (interpreter, base) =
@@ -290,7 +291,13 @@ impl Sessions {
             ttl,
         });
         let seed = task::Seed::New { cell: info.definition.cell, save, directory, ahead };
-        let session = task::start(info.clone(), self.parts.clone(), seed).await?;
+        let session = match task::start(info.clone(), self.parts.clone(), seed).await {
+            Ok(session) => session,
+            Err(error) => {
+                info.environment.release(&info.handle, again.is_some()).await;
+                return Err(error);
+            }
+        };
         self.keep(&info).await?;
         self.add(&session, None);
         drop(reservation);
