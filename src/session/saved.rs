@@ -18,8 +18,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{caller::own_owner, regular, sandbox::Wish};
 
-/// The newest saves that are kept.
+/// The newest saves of an owner that are kept, and how much they may take together; the newest stays in any case.
 const MAX_SAVES: usize = 50;
+const MAX_SAVED_BYTES: u64 = 4 << 30;
 const SUFFIX: &str = "save";
 /// Of variables that code in a sandbox had. Restoring runs what they say, so it is done in a sandbox only.
 const CONFINED_SUFFIX: &str = "confined";
@@ -43,6 +44,9 @@ pub struct Definition {
     #[serde(default)]
     pub is_bound: bool,
     pub description: Option<String>,
+    /// It was opened by somebody who may do everything; what others were granted is granted as long as the settings say so.
+    #[serde(default)]
+    pub is_admins: bool,
     /// Somebody asked for it to be kept; otherwise it is only waiting for the daemon to come back.
     pub keep: bool,
     /// The newest cell, so that numbers go on.
@@ -243,7 +247,13 @@ impl Store {
     /// Removes the oldest saves over the limit. Returns their ids.
     pub fn trim(&self, owner: &str) -> Vec<String> {
         let mut saves = self.saves(owner);
-        let old = saves.split_off(saves.len().min(MAX_SAVES));
+        let size = |id: &String| self.find_save(owner, id).and_then(|(path, _)| Some(path.metadata().ok()?.len()));
+        let sizes = saves.iter().map(|id| size(id).unwrap_or(0)).scan(0_u64, |sum, size| {
+            *sum += size;
+            Some(*sum)
+        });
+        let fit = sizes.take_while(|sum| *sum <= MAX_SAVED_BYTES).count().max(1);
+        let old = saves.split_off(saves.len().min(fit).min(MAX_SAVES));
         for id in &old {
             if let Some((path, _)) = self.find_save(owner, id) {
                 let _gone = fs::remove_file(path);
