@@ -366,7 +366,10 @@ impl Config {
     ) -> Result<Self, Error> {
         let mut files = Vec::new();
         for path in project.map(|dir| dir.join("pylair.toml")).into_iter().chain([places.settings_file()]) {
-            if let Some(file) = read_file(&path)? {
+            if let Some(mut file) = read_file(&path)? {
+                if path != places.settings_file() {
+                    file.sandbox_best_effort = None;
+                }
                 files.push((path.display().to_string(), file));
             }
         }
@@ -411,8 +414,9 @@ impl Config {
         let failures = failures::failures(&mut resolver)?;
         let sandbox_best_effort =
             resolver.pick("sandbox_best_effort", None, |file| file.sandbox_best_effort, false, "`true` or `false`")?;
-        // A whole table, so the first file that has one decides.
-        let sandbox = files.iter().find_map(|(_, file)| file.sandbox.clone()).unwrap_or_default();
+        // The user's own alone: whoever's project this is does not decide what is confined how.
+        let users = files.iter().find(|(path, _)| *path == places.settings_file().display().to_string());
+        let sandbox = users.and_then(|(_, file)| file.sandbox.clone()).unwrap_or_default();
         let checkpoints = checkpoints.parse().map_err(|()| {
             resolver.invalid("checkpoints", &checkpoints, "`auto`, `off` or how many to keep, up to 20")
         })?;
@@ -556,6 +560,20 @@ mod tests {
         assert_eq!(origin("max_chars"), "the environment variable PYLAIR_MAX_CHARS");
         assert!(origin("wait_s").ends_with("pylair.toml"));
         assert_eq!(origin("host"), "default");
+    }
+
+    #[test]
+    fn a_project_does_not_loosen_the_users_sandboxes() {
+        let dir = std::env::temp_dir().join(format!("pylair-config-sandbox-{}", std::process::id()));
+        let places = Places::resolve(&env(&[("PYLAIR_HOME", dir.to_str().unwrap())]), 1);
+        fs::create_dir_all(places.settings_file().parent().unwrap()).unwrap();
+        let loose = "sandbox_best_effort = true\n[sandbox]\nallow_read = [\"/etc\"]\n";
+        fs::write(dir.join("pylair.toml"), loose).unwrap();
+        let resolved = || Config::resolve(&Flags::default(), &env(&[]), Some(&dir), &places).unwrap();
+        assert_eq!((resolved().sandbox, resolved().sandbox_best_effort), (sandbox::Settings::default(), false));
+        fs::write(places.settings_file(), loose).unwrap();
+        assert!(resolved().sandbox != sandbox::Settings::default() && resolved().sandbox_best_effort);
+        fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

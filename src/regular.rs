@@ -4,15 +4,25 @@
 use std::{
     fs::File,
     io::{self, Read},
+    os::fd::OwnedFd,
     path::Path,
 };
 
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 
 /// Opens a regular file for reading.
 pub fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    only_regular(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
+/// The same, for a path that was looked at and has no symlinks in it: if there is one now, somebody put it there.
+pub fn open_plain(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    only_regular(rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?)
+}
+
+fn only_regular(file: OwnedFd) -> io::Result<File> {
     if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != FileType::RegularFile {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
     }

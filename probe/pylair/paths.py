@@ -24,6 +24,7 @@ from . import errors, wire
 MAX_PATH_CHARS = 2000
 _MAX_HINTED = 8
 _MAX_KEY_CHARS = 100
+_MAX_COMPARED = 1_000_000
 _MAX_NESTING = 20
 _MANY_KEYS = 100_000
 
@@ -616,11 +617,14 @@ _COUNTED = _SEQUENCES | _DICTS | _ids(set, frozenset)
 
 
 def did_you_mean(name: str, names: list[str]) -> str | None:
-    # Comparing takes as long as both of them multiplied.
-    if len(name) > _MAX_KEY_CHARS:
-        return None
-    names = [known for known in names[:2000] if len(known) <= _MAX_KEY_CHARS]
-    close = difflib.get_close_matches(name, names, 3)
+    # Names that are alike take their lengths' product to compare.
+    affordable, left = 0, _MAX_COMPARED
+    for known in names:
+        left -= len(name) * len(known)
+        if left < 0:
+            break
+        affordable += 1
+    close = difflib.get_close_matches(name, names[:affordable], 3)
     if not close:
         close = [known for known in names if known.lower() == name.lower()][:3]
     return f"did you mean {' or '.join(map(repr, close))}?" if close else None

@@ -214,7 +214,7 @@ impl Audit {
     /// A call that is to be recorded when it begins to run code, or else when it ends.
     pub fn call(self: &Arc<Self>, caller: &Caller, action: &str) -> Pending {
         let line = Line::of(caller, What::Called, action);
-        Pending { audit: self.clone(), line, call: None, is_over: false }
+        Pending { audit: self.clone(), line, call: None, came_of: None, is_over: false }
     }
 
     pub fn denied(&self, caller: &Caller, action: &str, target: Option<&str>, reason: &str) {
@@ -265,10 +265,16 @@ pub struct Pending {
     line: Line,
     /// Set once something has begun to run.
     call: Option<u64>,
+    came_of: Option<String>,
     is_over: bool,
 }
 
 impl Pending {
+    /// How code that ran has ended, or that it still runs.
+    pub fn came_of(&mut self, outcome: &str) {
+        self.came_of = Some(outcome.to_owned());
+    }
+
     pub fn target(&mut self, target: Option<&str>) {
         self.line.target = target.map(str::to_owned);
     }
@@ -290,7 +296,10 @@ impl Pending {
     /// Ends it with what came of it: nothing wrong, or a kind of error and its message.
     pub fn conclude(self, error: Option<(&str, &str)>) {
         match error {
-            None => self.end("ok", None),
+            None => {
+                let outcome = self.came_of.clone();
+                self.end(outcome.as_deref().unwrap_or("ok"), None);
+            }
             Some((kind, message)) => self.end(kind, Some(message)),
         }
     }

@@ -22,7 +22,7 @@ use std::{
 use rustix::io::Errno;
 
 pub use list::{DEFAULT_DEPTH, Entry, ListOptions, Listing};
-pub use own::{OwnDirectory, Workspaces};
+pub use own::{OwnDirectory, Workspaces, remove_tree};
 pub use page::{Content, DEFAULT_PAGE_BYTES, MAX_PAGE_BYTES, Page};
 pub use write::{Deleted, Staged, Written};
 

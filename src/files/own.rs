@@ -157,14 +157,14 @@ impl Drop for OwnDirectory {
 }
 
 fn remove_or_warn(path: &Path) {
-    if let Err(error) = remove(path) {
+    if let Err(error) = remove_tree(path) {
         tracing::warn!(%error, path = %path.display(), "a session's directory could not be removed");
     }
 }
 
 /// Removes a directory and all that is in it, however deep: what is in a subdirectory is moved up before that is removed, so that
 /// there is neither a long path nor a descriptor for each level. Symlinks are not followed.
-fn remove(path: &Path) -> io::Result<()> {
+pub fn remove_tree(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_dir() => {}
         Ok(_) => return fs::remove_file(path),

@@ -37,7 +37,7 @@ use crate::{
     history::{self, Format},
     output::Which,
     rights,
-    session::{Session, output_uri},
+    session::{Outcome, Session, output_uri},
     web::router::Entrance,
 };
 
@@ -109,6 +109,20 @@ impl Call<'_> {
     pub fn begin(&self, target: &Target, code: &str) {
         if let Some(record) = self.record.lock().expect("no panic while locked").as_mut() {
             record.begin(&target.name(), code);
+        }
+    }
+
+    /// How it ended, as far as is known when the call is answered.
+    pub fn came_of(&self, outcome: Outcome) {
+        if let Some(record) = self.record.lock().expect("no panic while locked").as_mut() {
+            record.came_of(outcome.as_str());
+        }
+    }
+
+    /// Code is about to run in a session that is being opened.
+    pub fn begin_opening(&self, name: &str, startup: &str) {
+        if let Some(record) = self.record.lock().expect("no panic while locked").as_mut() {
+            record.begin(name, startup);
         }
     }
 

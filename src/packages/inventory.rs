@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
+    fs::{self, File},
     io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
 };
@@ -11,6 +11,9 @@ use super::requirement::normalized;
 use crate::regular;
 
 const MAX_METADATA_BYTES: u64 = 64 << 10;
+/// Of one directory. What builds packages may have filled it.
+const MAX_PACKAGES: usize = 5000;
+const MAX_WORD_CHARS: usize = 200;
 const MAX_RECORD_BYTES: u64 = 16 << 20;
 
 /// One installed package.
@@ -31,7 +34,7 @@ pub fn take(directories: &[PathBuf]) -> Inventory {
     let mut inventory = Inventory::new();
     for directory in directories.iter().rev() {
         let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-        for found in entries.filter_map(|entry| read(&entry.path())) {
+        for found in entries.filter_map(|entry| read(&entry.path())).take(MAX_PACKAGES) {
             inventory.insert(normalized(&found.name), found);
         }
     }
@@ -46,7 +49,7 @@ fn read(path: &Path) -> Option<Found> {
         _ => return None,
     };
     let (mut name, mut version) = (None, None);
-    for line in BufReader::new(regular::open(&file).ok()?.take(MAX_METADATA_BYTES)).lines() {
+    for line in BufReader::new(open_metadata(&file)?.take(MAX_METADATA_BYTES)).lines() {
         let line = line.ok()?;
         if let Some(value) = line.strip_prefix("Name:") {
             name = Some(value.trim().to_owned());
@@ -58,7 +61,23 @@ fn read(path: &Path) -> Option<Found> {
             break;
         }
     }
-    Some(Found { name: name?, version: version?, metadata: path.to_owned() })
+    let (name, version) = (name.filter(|name| is_word(name))?, version.filter(|version| is_word(version))?);
+    Some(Found { name, version, metadata: path.to_owned() })
+}
+
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && text.chars().count() <= MAX_WORD_CHARS && !text.contains(char::is_control)
+}
+
+/// A file of metadata. Some installers put links to their cache there; a link to anything else was made by a package, which has
+/// no say in what is read outside of its sandbox.
+fn open_metadata(path: &Path) -> Option<File> {
+    let real = path.canonicalize().ok()?;
+    let own = path.components().rev().take(2);
+    if !real.components().rev().take(2).eq(own) {
+        return None;
+    }
+    regular::open_plain(&real).ok()
 }
 
 /// What is new or of another version.
@@ -69,7 +88,7 @@ pub fn changes(before: &Inventory, after: &Inventory) -> Vec<Found> {
 
 /// The top-level modules a package consists of.
 pub fn modules(found: &Found) -> BTreeSet<String> {
-    let Ok(record) = regular::open(&found.metadata.join("RECORD")) else { return BTreeSet::new() };
+    let Some(record) = open_metadata(&found.metadata.join("RECORD")) else { return BTreeSet::new() };
     let lines = BufReader::new(record.take(MAX_RECORD_BYTES)).lines().map_while(Result::ok);
     lines.filter_map(|line| module_of(&line)).collect()
 }
@@ -88,6 +107,28 @@ fn module_of(line: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_package_points_to_elsewhere_is_not_read() {
+        let base = std::env::temp_dir().join(format!("pylair-inventory-{}", std::process::id()));
+        let (site, cache) = (base.join("site"), base.join("cache/cached.dist-info"));
+        let package = |name: &str| {
+            let metadata = site.join(format!("{name}.dist-info"));
+            fs::create_dir_all(&metadata).unwrap();
+            metadata.join("METADATA")
+        };
+        fs::create_dir_all(&cache).unwrap();
+        fs::write(base.join("secret"), "Name: secret\nVersion: 1\n").unwrap();
+        fs::write(cache.join("METADATA"), "Name: cached\nVersion: 1\n").unwrap();
+        fs::write(package("plain"), "Name: plain\nVersion: 2\n").unwrap();
+        fs::write(package("long"), format!("Name: {}\nVersion: 1\n", "n".repeat(300))).unwrap();
+        fs::write(package("bell"), "Name: be\u{7}ll\nVersion: 1\n").unwrap();
+        std::os::unix::fs::symlink(base.join("secret"), package("leak")).unwrap();
+        std::os::unix::fs::symlink(cache.join("METADATA"), package("cached")).unwrap();
+        let names: Vec<_> = take(&[site]).into_keys().collect();
+        fs::remove_dir_all(base).unwrap();
+        assert_eq!(names, ["cached", "plain"]);
+    }
 
     #[test]
     fn files_of_a_record_lead_to_modules() {

@@ -27,6 +27,7 @@ use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    files::remove_tree,
     journal::{EventKind, Journal},
     keeper::confine::directories,
     probe::nursery::Nursery,
@@ -333,10 +334,8 @@ impl Environment {
         }
         self.site.lock().expect("no panic while locked").take();
         let directory = self.directory.clone();
-        let removed = tokio::task::spawn_blocking(move || fs::remove_dir_all(&directory)).await;
-        if let Ok(Err(error)) = removed
-            && error.kind() != io::ErrorKind::NotFound
-        {
+        let removed = tokio::task::spawn_blocking(move || remove_tree(&directory)).await;
+        if let Ok(Err(error)) = removed {
             tracing::warn!(%error, path = %self.directory.display(), "the packages of a session could not be removed");
         }
     }
@@ -573,7 +572,7 @@ impl Packages {
         }
         tokio::task::spawn_blocking(move || {
             for (path, _lock) in left {
-                if let Err(error) = fs::remove_dir_all(&path) {
+                if let Err(error) = remove_tree(&path) {
                     tracing::warn!(%error, path = %path.display(), "packages of a former session could not be removed");
                 }
             }

@@ -90,6 +90,7 @@ impl Protected {
             || destination
                 .host
                 .parse::<std::net::IpAddr>()
+                .map(|address| address.to_canonical())
                 .is_ok_and(|address| address.is_loopback() || address.is_unspecified());
         self.door.as_ref().is_some_and(|(host, port)| {
             destination.port == *port && (is_here || destination.host == host.to_ascii_lowercase())
@@ -132,9 +133,13 @@ mod tests {
         }
         assert!(protected.check(&base.join("home"), true).is_err(), "a home");
         std::fs::remove_dir_all(base).unwrap();
-        for (entry, own) in
-            [("localhost:7420", true), ("[::1]:7420", true), ("127.0.0.2:7420", true), ("localhost:80", false)]
-        {
+        for (entry, own) in [
+            ("localhost:7420", true),
+            ("[::1]:7420", true),
+            ("[::ffff:127.0.0.1]:7420", true),
+            ("127.0.0.2:7420", true),
+            ("localhost:80", false),
+        ] {
             assert_eq!(protected.is_own_door(&entry.parse().unwrap()), own, "{entry}");
         }
     }

@@ -322,13 +322,14 @@ pub struct Terms {
 impl Terms {
     /// Settles what was asked for. Looks at the paths, so it blocks for a moment.
     pub fn settle(wish: Option<Wish>, asker: Asker, settings: &Settings, protected: &Protected) -> Result<Self, Error> {
+        // Rules without a profile are about a sandbox, so there has to be one, also where they are empty.
+        let are_rules = matches!(wish, Some(Wish::Rules(_)));
         let asked = wish.map(Wish::into_rules).unwrap_or_default();
-        // Rules without a profile are about a sandbox, so there has to be one.
-        let default = if asked.has_only_a_profile() { settings.defaults.profile.as_ref() } else { None };
-        let profile = match asked.profile.as_ref().or(default) {
+        let default = settings.defaults.profile.as_ref().map(|name| name.parse()).transpose()?.unwrap_or(asker.default);
+        let profile = match &asked.profile {
             Some(name) => name.parse()?,
-            None if asked.has_only_a_profile() => asker.default,
-            None => Profile::Workspace,
+            None if are_rules && default == Profile::Open => Profile::Workspace,
+            None => default,
         };
         if profile == Profile::Open {
             let wish = Wish::Profile(profile.name().to_owned());
@@ -504,6 +505,11 @@ mod tests {
         let none = Settings::default();
         assert_eq!(settle(json!("sealed"), RUN, &none).unwrap().profile, Profile::Sealed);
         assert_eq!(settle(json!(null), RUN, &none).unwrap().profile, Profile::Workspace);
+        let at_home = Asker { is_admin: true, default: Profile::Open };
+        assert_eq!(settle(json!(null), at_home, &none).unwrap().profile, Profile::Open);
+        for rules in [json!({}), json!({"allow_net": []}), json!({"memory_mb": 100})] {
+            assert_eq!(settle(rules, at_home, &none).unwrap().profile, Profile::Workspace);
+        }
         let terms = settle(json!({"memory_mb": 100, "allow_net": ["PyPI.org.:443"]}), ADMIN, &none).unwrap();
         assert_eq!((terms.profile, terms.limits.memory_mb), (Profile::Workspace, 100));
         assert_eq!(terms.allow_net, [Destination { host: "pypi.org".into(), port: 443 }]);

@@ -137,7 +137,9 @@ pub fn hold_back(process: u32) {
 
 /// Lets the daemon come before what it serves, where it may.
 pub fn stand_out() {
-    let leads = rustix::process::getsid(None).is_ok_and(|session| session == rustix::process::getpid());
+    // SAFETY: two calls without pointers. Not by way of a type for pids: a session whose leader is in another pid namespace, as in a
+    // container that was entered, is 0.
+    let leads = unsafe { libc::getsid(0) == libc::getpid() };
     // Whoever shares our terminal must not stand out with us.
     if leads {
         let _refused = fs::write("/proc/self/autogroup", "-10");

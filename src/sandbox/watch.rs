@@ -3,9 +3,11 @@
 
 use std::{
     collections::HashMap,
+    ffi::CString,
     fs,
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
+    os::{fd::OwnedFd, unix::fs::MetadataExt},
+    path::Path,
+    rc::Rc,
     time::{Duration, Instant},
 };
 
@@ -22,6 +24,8 @@ pub const TICK: Duration = Duration::from_secs(1);
 const MAX_FILES: u64 = 500_000;
 /// And how many descriptors are looked at.
 const MAX_DESCRIPTORS: usize = 50_000;
+/// How many directories are held open while what is below them is counted; who has a tree like that is over any limit, too.
+const MAX_HELD: usize = 500;
 /// A file costs at least this much, also an empty one.
 const LEAST_FILE_BYTES: u64 = 512;
 /// Counting files may take this part of the time.
@@ -39,8 +43,10 @@ pub struct Process {
     parent: i32,
     pub session: i32,
     started: u64,
-    /// Its own and that of the children it has waited for, in clock ticks.
+    /// In clock ticks.
     ticks: u64,
+    /// Of the children it has waited for.
+    waited_ticks: u64,
     resident_bytes: u64,
     pub wants_to_run: bool,
 }
@@ -104,7 +110,8 @@ fn read_process(pid: i32) -> Option<Process> {
         parent: fields.get(1)?.parse().ok()?,
         session: fields.get(3)?.parse().ok()?,
         started: number(19)?,
-        ticks: number(11)? + number(12)? + number(13)? + number(14)?,
+        ticks: number(11)? + number(12)?,
+        waited_ticks: number(13)? + number(14)?,
         resident_bytes: number(21)? * rustix::param::page_size() as u64,
     })
 }
@@ -132,8 +139,8 @@ pub enum Passed {
 pub struct Watched {
     /// Processor time of processes that nobody waited for is gone from `/proc`, but not from here.
     ticks: u64,
-    /// What each process had used at the last look, and when that was.
-    seen: HashMap<i32, u64>,
+    /// What each process had used at the last look, itself and by those it waited for, and when that was.
+    seen: HashMap<(i32, u64), (u64, u64)>,
     seen_at: Option<Instant>,
     disk_due: Option<Instant>,
     /// How much there was when its processes were last ended for it.
@@ -162,9 +169,7 @@ impl Watched {
     pub fn burns(&mut self, mine: &[Process], has_stepped_back: bool) -> bool {
         let now = Instant::now();
         let elapsed = self.seen_at.replace(now).map_or(TICK, |before| now - before);
-        let used = |process: &Process| process.ticks.saturating_sub(self.seen.get(&process.pid).copied().unwrap_or(0));
-        let ticks: u64 = mine.iter().map(used).sum();
-        self.seen = mine.iter().map(|process| (process.pid, process.ticks)).collect();
+        let ticks = self.count(mine);
         let wanting = mine.iter().filter(|process| process.wants_to_run).count();
         if has_stepped_back {
             return wanting > 0;
@@ -174,10 +179,29 @@ impl Watched {
         is_much || wanting > MANY
     }
 
-    /// Looks at a session's processes once. Blocks.
+    /// How much processor time was used since this was last asked. What was seen of a process that has ended is counted already, and may
+    /// be part of what whoever waited for it has now.
+    fn count(&mut self, mine: &[Process]) -> u64 {
+        let now: HashMap<_, _> = mine
+            .iter()
+            .map(|process| ((process.pid, process.started), (process.ticks, process.waited_ticks)))
+            .collect();
+        let (mut own, mut waited) = (0, 0);
+        for (process, (ticks, waited_ticks)) in &now {
+            let (ticks_before, waited_before) = self.seen.get(process).copied().unwrap_or_default();
+            own += ticks.saturating_sub(ticks_before);
+            waited += waited_ticks.saturating_sub(waited_before);
+        }
+        let ended = self.seen.iter().filter(|(process, _)| !now.contains_key(process));
+        let counted: u64 = ended.map(|(_, (ticks, waited_ticks))| ticks + waited_ticks).sum();
+        let used = own + waited.saturating_sub(counted);
+        self.seen = now;
+        self.ticks += used;
+        used
+    }
+
+    /// Looks at a session's processes once, after [`Self::burns`]. Blocks.
     pub fn look(&mut self, mine: &[Process], at: &Look<'_>) -> Option<Passed> {
-        let ticks = mine.iter().map(|process| process.ticks).sum();
-        self.ticks = self.ticks.max(ticks);
         let second = rustix::param::clock_ticks_per_second().max(1);
         if at.limits.cpu_s.is_some_and(|limit| self.ticks > limit.saturating_mul(second)) {
             return Some(Passed::Cpu { seconds: self.ticks.div_ceil(second) });
@@ -251,27 +275,34 @@ fn share_of(process: &Process) -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok().map(|kilobytes| kilobytes << 10)
 }
 
-/// What a directory holds, as far as it matters: not more than a little over `enough`. Symlinks are not followed.
+/// What a directory holds, as far as it matters: not more than a little over `enough`. Symlinks are not followed, and no path is too long: each
+/// directory is opened from the one above it.
 fn size_of(directory: &Path, enough: u64) -> u64 {
     let (mut bytes, mut files) = (0_u64, 0_u64);
-    let mut left: Vec<PathBuf> = vec![directory.to_owned()];
-    while let Some(path) = left.pop() {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let Ok(opened) = rustix::fs::open(&path, flags, Mode::empty()) else { continue };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(top) = rustix::fs::open(directory, flags, Mode::empty()) else { return 0 };
+    let mut left: Vec<(Rc<OwnedFd>, CString)> = vec![(Rc::new(top), c".".to_owned())];
+    let mut held: Vec<std::rc::Weak<OwnedFd>> = Vec::new();
+    while let Some((parent, name)) = left.pop() {
+        let Ok(opened) = rustix::fs::openat(&*parent, &*name, flags, Mode::empty()) else { continue };
+        drop(parent);
         let Ok(entries) = Dir::read_from(&opened) else { continue };
+        let opened = Rc::new(opened);
         for entry in entries.flatten() {
             let name = entry.file_name();
             if name == c"." || name == c".." {
                 continue;
             }
-            let Ok(stat) = rustix::fs::statat(&opened, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            let Ok(stat) = rustix::fs::statat(&*opened, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
             bytes += (u64::try_from(stat.st_blocks).unwrap_or(0) * 512).max(LEAST_FILE_BYTES);
             files += 1;
             if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-                left.push(path.join(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(name.to_bytes())));
+                left.push((opened.clone(), name.to_owned()));
             }
         }
-        if files > MAX_FILES {
+        held.retain(|directory| directory.strong_count() > 0);
+        held.push(Rc::downgrade(&opened));
+        if files > MAX_FILES || held.len() > MAX_HELD {
             return u64::MAX;
         }
         if bytes > enough {
@@ -297,7 +328,29 @@ fn size_of_deleted(directory: &Path, processes: &[Process]) -> u64 {
             held.insert(metadata.ino(), metadata.blocks() * 512);
         }
     }
+    for process in processes {
+        for (inode, bytes) in mapped_and_deleted(process, device) {
+            held.entry(inode).or_insert(bytes);
+        }
+    }
     held.into_values().sum()
+}
+
+/// Files of a device that are deleted, and that a process still has mapped.
+fn mapped_and_deleted(process: &Process, device: u64) -> Vec<(u64, u64)> {
+    let device = format!("{:02x}:{:02x}", rustix::fs::major(device), rustix::fs::minor(device));
+    let Ok(maps) = fs::read_to_string(format!("/proc/{}/maps", process.pid)) else { return Vec::new() };
+    let mapped = maps.lines().filter(|line| line.ends_with(" (deleted)")).filter_map(|line| {
+        let fields: Vec<&str> = line.splitn(6, ' ').collect();
+        let [span, _, _, found, inode, _] = fields.as_slice() else { return None };
+        let (from, to) = span.split_once('-')?;
+        let length = u64::from_str_radix(to, 16).ok()?.checked_sub(u64::from_str_radix(from, 16).ok()?)?;
+        let inode: u64 = inode.parse().ok().filter(|inode| *inode != 0 && *found == device)?;
+        // Only root may ask the file itself; for others it is as large as what is mapped of it.
+        let file = fs::metadata(format!("/proc/{}/map_files/{span}", process.pid));
+        Some((inode, file.map_or(length, |file| file.blocks() * 512)))
+    });
+    mapped.collect()
 }
 
 #[cfg(test)]
@@ -328,6 +381,7 @@ mod tests {
             session: 7,
             started: 1,
             ticks,
+            waited_ticks: 0,
             resident_bytes: 0,
             wants_to_run,
         };
@@ -339,6 +393,34 @@ mod tests {
         assert!(!watched.burns(&[process(7, 3 + 10 * second, false)], true));
         let storm: Vec<_> = (10..30).map(|pid| process(pid, 0, true)).collect();
         assert!(watched.burns(&storm, false), "many that want to run at once");
+    }
+
+    #[test]
+    fn processor_time_of_those_who_ended_stays_counted_and_is_counted_once() {
+        let process = |pid, ticks, waited_ticks| Process {
+            pid,
+            parent: 1,
+            session: 7,
+            started: 1,
+            ticks,
+            waited_ticks,
+            resident_bytes: 0,
+            wants_to_run: false,
+        };
+        let mut watched = Watched::default();
+        for (mine, total) in [
+            (vec![process(7, 10, 0), process(8, 100, 0)], 110),
+            // It was waited for, and used a little more before that.
+            (vec![process(7, 10, 105)], 115),
+            (vec![process(7, 10, 105), process(9, 50, 0)], 165),
+            // Nobody waited for it.
+            (vec![process(7, 10, 105)], 165),
+            // Another process, after a restart.
+            (vec![process(20, 5, 0)], 170),
+        ] {
+            watched.count(&mine);
+            assert_eq!(watched.ticks, total);
+        }
     }
 
     #[test]
@@ -355,6 +437,19 @@ mod tests {
         let me = Processes::now().below(&[std::process::id().cast_signed()]);
         assert!(size_of(&base.join("a"), u64::MAX) < 1 << 20 && size_of_deleted(&base, &me) >= 3 << 20);
         drop(held);
-        fs::remove_dir_all(base).unwrap();
+        // Deeper than a path can be.
+        let mut at = fs::File::open(base.join("a")).unwrap();
+        let name = "d".repeat(250);
+        for _ in 0..20 {
+            rustix::fs::mkdirat(&at, name.as_str(), Mode::RWXU).unwrap();
+            at = rustix::fs::openat(&at, name.as_str(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+                .unwrap()
+                .into();
+        }
+        let mut deep: fs::File =
+            rustix::fs::openat(&at, "big", OFlags::CREATE | OFlags::RDWR, Mode::RUSR | Mode::WUSR).unwrap().into();
+        std::io::Write::write_all(&mut deep, &vec![1; 3 << 20]).unwrap();
+        assert!(size_of(&base.join("a"), u64::MAX) >= 3 << 20);
+        crate::files::remove_tree(&base).unwrap();
     }
 }

@@ -15,6 +15,7 @@ use crate::{
     keeper::confine,
     probe::wire::Op,
     regular,
+    sandbox::Profile,
 };
 
 /// How long pickling everything may take before it is interrupted.
@@ -272,7 +273,8 @@ impl Sessions {
         let id = save_id(session);
         let store = self.parts.store.clone();
         let owner = session.info.owner.clone();
-        let path = store.save(&owner, &id).ok_or_else(|| Error::BadName(id.clone()))?;
+        let is_confined = session.info.terms.profile.is_confined();
+        let path = store.save(&owner, &id, is_confined).ok_or_else(|| Error::BadName(id.clone()))?;
         let pending = Pending::new(&path).map_err(Error::Store)?;
         let saved = session.save_to(&pending, SAVE_TIMEOUT).await?;
         let kept = tokio::task::spawn_blocking(move || pending.keep().map(|()| store.trim(&owner))).await;
@@ -285,7 +287,7 @@ impl Sessions {
     }
 
     /// The file that `restore` names: a save's id, or the newest save of a session's name.
-    pub(super) fn save_named(&self, owner: &str, restore: &str) -> Result<std::path::PathBuf, Error> {
+    pub(super) fn save_named(&self, owner: &str, restore: &str, profile: Profile) -> Result<std::path::PathBuf, Error> {
         let store = &self.parts.store;
         let saves = store.saves(owner);
         let of_session = |id: &&String| {
@@ -293,14 +295,23 @@ impl Sessions {
             name == Some(restore)
         };
         let id = saves.iter().find(|id| *id == restore).or_else(|| saves.iter().find(of_session));
-        id.and_then(|id| store.save(owner, id))
-            .ok_or_else(|| Error::NoSave { restore: restore.to_owned(), known: saves.clone() })
+        let found = id.and_then(|id| store.find_save(owner, id));
+        let (path, is_confined) =
+            found.ok_or_else(|| Error::NoSave { restore: restore.to_owned(), known: saves.clone() })?;
+        if is_confined && !profile.is_confined() {
+            return Err(Error::BadArgument(format!(
+                "`{restore}` was saved in a sandbox, and bringing it back runs what it says: open the session with sandbox=\"workspace\""
+            )));
+        }
+        Ok(path)
     }
 
     /// A new process, into which what can be saved of the old one's variables is restored.
     pub async fn restart_keeping(&self, session: &Session) -> Result<Vec<String>, Error> {
         let id = save_id(session);
-        let path = self.parts.store.save(&session.info.owner, &id).ok_or_else(|| Error::BadName(id.clone()))?;
+        let is_confined = session.info.terms.profile.is_confined();
+        let path = self.parts.store.save(&session.info.owner, &id, is_confined);
+        let path = path.ok_or_else(|| Error::BadName(id.clone()))?;
         let pending = Pending::new(&path).map_err(Error::Store)?;
         session.save_to(&pending, SAVE_TIMEOUT).await?;
         let file = pending.descriptor().map_err(Error::Store)?;

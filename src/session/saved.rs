@@ -18,9 +18,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::{caller::own_owner, regular, sandbox::Wish};
 
-/// The newest saves that are kept.
+/// The newest saves of an owner that are kept, and how much they may take together; the newest stays in any case.
 const MAX_SAVES: usize = 50;
+const MAX_SAVED_BYTES: u64 = 4 << 30;
 const SUFFIX: &str = "save";
+/// Of variables that code in a sandbox had. Restoring runs what they say, so it is done in a sandbox only.
+const CONFINED_SUFFIX: &str = "confined";
 const MAX_DEFINITION_BYTES: u64 = 16 << 20;
 
 /// A session as it is opened again: what its caller asked for, never the caller's own environment.
@@ -41,6 +44,9 @@ pub struct Definition {
     #[serde(default)]
     pub is_bound: bool,
     pub description: Option<String>,
+    /// It was opened by somebody who may do everything; what others were granted is granted as long as the settings say so.
+    #[serde(default)]
+    pub is_admins: bool,
     /// Somebody asked for it to be kept; otherwise it is only waiting for the daemon to come back.
     pub keep: bool,
     /// The newest cell, so that numbers go on.
@@ -195,10 +201,19 @@ impl Store {
     }
 
     /// The file of a save; `None` if the id is not one of ours. Blocks a moment for somebody's first save.
-    pub fn save(&self, owner: &str, id: &str) -> Option<PathBuf> {
+    pub fn save(&self, owner: &str, id: &str, is_confined: bool) -> Option<PathBuf> {
         let directory = self.saves_of(owner)?;
         let _already = fs::DirBuilder::new().mode(0o700).create(&directory);
-        is_id(id).then(|| directory.join(format!("{id}.{SUFFIX}")))
+        let suffix = if is_confined { CONFINED_SUFFIX } else { SUFFIX };
+        is_id(id).then(|| directory.join(format!("{id}.{suffix}")))
+    }
+
+    /// The file of a save that is there, and whether it was made in a sandbox.
+    pub fn find_save(&self, owner: &str, id: &str) -> Option<(PathBuf, bool)> {
+        [true, false].into_iter().find_map(|is_confined| {
+            let path = self.save(owner, id, is_confined)?;
+            path.exists().then_some((path, is_confined))
+        })
     }
 
     /// Saves are the owner's own, and those of others have a directory each.
@@ -220,7 +235,8 @@ impl Store {
             .filter_map(|entry| {
                 let path = entry.path();
                 let id = path.file_stem()?.to_str()?.to_owned();
-                let is_save = path.extension().is_some_and(|extension| extension == SUFFIX) && is_id(&id);
+                let has_suffix = path.extension().is_some_and(|found| found == SUFFIX || found == CONFINED_SUFFIX);
+                let is_save = has_suffix && is_id(&id);
                 is_save.then(|| (entry.metadata().and_then(|metadata| metadata.modified()).ok(), id))
             })
             .collect();
@@ -231,9 +247,15 @@ impl Store {
     /// Removes the oldest saves over the limit. Returns their ids.
     pub fn trim(&self, owner: &str) -> Vec<String> {
         let mut saves = self.saves(owner);
-        let old = saves.split_off(saves.len().min(MAX_SAVES));
+        let size = |id: &String| self.find_save(owner, id).and_then(|(path, _)| Some(path.metadata().ok()?.len()));
+        let sizes = saves.iter().map(|id| size(id).unwrap_or(0)).scan(0_u64, |sum, size| {
+            *sum += size;
+            Some(*sum)
+        });
+        let fit = sizes.take_while(|sum| *sum <= MAX_SAVED_BYTES).count().max(1);
+        let old = saves.split_off(saves.len().min(fit).min(MAX_SAVES));
         for id in &old {
-            if let Some(path) = self.save(owner, id) {
+            if let Some((path, _)) = self.find_save(owner, id) {
                 let _gone = fs::remove_file(path);
             }
         }
@@ -315,11 +337,11 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("pylair-saved-{}", std::process::id()));
         let store = Store::open(&directory).unwrap();
         let own = own_owner();
-        assert!(store.save(&own, "main-1").is_some());
-        assert_eq!(store.save("alice", "main-1"), Some(directory.join("saves/@alice/main-1.save")));
-        assert_eq!(store.save("../alice", "main-1"), None);
+        assert!(store.save(&own, "main-1", false).is_some());
+        assert_eq!(store.save("alice", "main-1", false), Some(directory.join("saves/@alice/main-1.save")));
+        assert_eq!(store.save("../alice", "main-1", false), None);
         for id in ["", "../x", "/etc/passwd", ".hidden", "a/b", "a\0b"] {
-            assert_eq!(store.save(&own, id), None, "{id:?}");
+            assert_eq!(store.save(&own, id, false), None, "{id:?}");
         }
         fs::remove_dir_all(directory).unwrap();
     }

@@ -203,22 +203,19 @@ impl Sessions {
             return Err(Error::NotAllowed("open sessions"));
         }
         let again = opening.again.as_ref();
-        let terms = self.settle(caller, options.sandbox, again.is_some()).await?;
+        let is_admins = again.map_or_else(|| caller.may(Scope::Admin), |definition| definition.is_admins);
+        let terms = self.settle(caller, options.sandbox, is_admins).await?;
         let profile = terms.profile;
         let walls = self.walls_for(profile).await?;
         let mut handle: Arc<str> = again.map_or_else(new_handle, |definition| definition.handle.clone()).into();
         let (cwd, own) = self.place_for(caller, options.cwd.as_ref(), profile, &handle).await?;
-        if !cwd.is_dir() {
-            return Err(Error::NotADirectory(cwd));
-        }
         // Whoever says where, and may, gets that directory; others, and those that are sealed, one of the session's own.
         let may_bind = profile == Profile::Workspace && options.cwd.is_some() && caller.may(Scope::Admin);
         let is_bound = again.map_or(may_bind, |definition| definition.is_bound);
         let cwd = if is_bound { self.parts.protected.check(&cwd, true).map_err(sandbox::Error::from)? } else { cwd };
-        if let Some(module) = options.preload.iter().find(|module| !is_module_name(module)) {
-            return Err(Error::BadArgument(format!("`{module}` in `preload` is not the name of a module")));
-        }
-        let save = options.restore.as_ref().map(|restore| self.save_named(&caller.owner, restore)).transpose()?;
+        check_preload(&options.preload)?;
+        let save =
+            options.restore.as_ref().map(|restore| self.save_named(&caller.owner, restore, profile)).transpose()?;
         let env = environment(caller, &terms, &options.env);
         check_environment(&env)?;
         let (interpreter, base) =
@@ -260,6 +257,7 @@ impl Sessions {
             preload: options.preload.clone(),
             sandbox: terms.wish.clone(),
             is_bound,
+            is_admins,
             description: options.description.clone(),
             keep: options.keep,
             cell: again.map_or(0, |definition| definition.cell),
@@ -290,7 +288,7 @@ impl Sessions {
             ttl,
         });
         let seed = task::Seed::New { cell: info.definition.cell, save, directory, ahead };
-        let session = task::start(info.clone(), self.parts.clone(), seed).await?;
+        let session = self.start(&info, seed, again.is_some()).await?;
         self.keep(&info).await?;
         self.add(&session, None);
         drop(reservation);
@@ -298,6 +296,15 @@ impl Sessions {
             self.nest.fill(kind, &self.parts);
         }
         Ok(session)
+    }
+
+    /// Starts the worker. If that fails the directory for its packages goes, unless the session was there before.
+    async fn start(&self, info: &Arc<Info>, seed: task::Seed, was_there: bool) -> Result<Session, Error> {
+        let started = task::start(info.clone(), self.parts.clone(), seed).await;
+        if started.is_err() {
+            info.environment.release(&info.handle, was_there).await;
+        }
+        started
     }
 
     fn name_for(&self, caller: &Caller, asked: Option<String>, handle: &Arc<str>) -> Arc<str> {
@@ -395,9 +402,9 @@ impl Sessions {
     }
 
     /// What a new session may do. One that was open before has what it was given then, as far as the settings still allow it.
-    async fn settle(&self, caller: &Caller, wish: Option<Wish>, again: bool) -> Result<Terms, Error> {
+    async fn settle(&self, caller: &Caller, wish: Option<Wish>, is_admin: bool) -> Result<Terms, Error> {
         let default = if caller.door == Door::Http { Profile::Workspace } else { Profile::Open };
-        let asker = Asker { is_admin: again || caller.may(Scope::Admin), default };
+        let asker = Asker { is_admin, default };
         let parts = self.parts.clone();
         let settled =
             tokio::task::spawn_blocking(move || Terms::settle(wish, asker, &parts.sandbox, &parts.protected)).await;
@@ -454,7 +461,7 @@ impl Sessions {
         profile: Profile,
         handle: &Arc<str>,
     ) -> Result<(PathBuf, Option<(Workspace, Option<Arc<OwnDirectory>>)>), Error> {
-        Ok(match (cwd, &caller.cwd) {
+        let place = match (cwd, &caller.cwd) {
             (Some(cwd), Some(base)) => (base.join(cwd), None),
             (Some(cwd), None) => (cwd.clone(), None),
             (None, Some(base)) => (base.clone(), None),
@@ -464,7 +471,8 @@ impl Sessions {
                 let path = workspace.path.clone();
                 (path.clone(), Some((Workspace { seen_as: path, ..workspace }, Some(directory))))
             }
-        })
+        };
+        if place.0.is_dir() { Ok(place) } else { Err(Error::NotADirectory(place.0)) }
     }
 
     /// A directory for one session, owned by `outer_id` if that is somebody else.
@@ -670,6 +678,13 @@ fn environment(caller: &Caller, terms: &Terms, more: &BTreeMap<String, String>) 
 pub(super) fn python_path(env: &BTreeMap<String, String>) -> Vec<String> {
     let path = env.get("PYTHONPATH").map(|path| path.split(':').filter(|entry| !entry.is_empty()).map(str::to_owned));
     path.into_iter().flatten().collect()
+}
+
+fn check_preload(preload: &[String]) -> Result<(), Error> {
+    match preload.iter().find(|module| !is_module_name(module)) {
+        Some(module) => Err(Error::BadArgument(format!("`{module}` in `preload` is not the name of a module"))),
+        None => Ok(()),
+    }
 }
 
 fn check_environment(env: &BTreeMap<String, String>) -> Result<(), Error> {

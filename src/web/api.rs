@@ -406,8 +406,11 @@ async fn open(
     let body: OpenRequest = parse(&raw)?;
     let caller = caller_with_target(&daemon, entrance, body.from).await;
     permit(&daemon, &caller, "open_session", &raw)?;
-    let record = daemon.audit.call(&caller, "open_session");
+    let mut record = daemon.audit.call(&caller, "open_session");
     let name = body.options.name.clone();
+    if let Some(startup) = &body.options.startup {
+        record.begin(name.as_deref().unwrap_or_default(), startup);
+    }
     let opened =
         conclude(record, name.as_deref(), daemon.sessions.open(&caller, body.options).await.map_err(Into::into))?;
     Ok(Json(session::Status { enforced: opened.enforced(), ..opened.status() }).into_response())

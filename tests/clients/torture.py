@@ -530,7 +530,8 @@ def check_books(home: Home, daemon: int) -> None:
     runtime = [path.name for path in (home.path / "runtime").iterdir() if path.suffix != ".lock"]
     expect(not runtime, "left in the runtime directory:", runtime)
     data = {path.name for path in (home.path / "data").iterdir()}
-    expect(data <= {"journal.db", "journal.db.lock", "outputs", "saves", "sessions", "token"}, "left in the data directory:", data)
+    usual = {"canary", "journal.db", "journal.db.lock", "outputs", "saves", "sessions", "token"}
+    expect(data <= usual, "left in the data directory:", data)
     outputs = list((home.path / "data/outputs").iterdir())
     # Counted now and then, so a few more than the limit may be there.
     expect(len(outputs) <= MAX_OUTPUT_FILES + 50, len(outputs), "output files")

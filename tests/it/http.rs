@@ -1,10 +1,13 @@
 //! The HTTP door: who is let in, and which session a call without a target means in either era.
 
-use std::io::{BufRead, BufReader};
+use std::{
+    io::{BufRead, BufReader},
+    process::{Command, Stdio},
+};
 
 use serde_json::{Value, json};
 
-use crate::support::{Home, Request, Server, WAIT_FOREVER};
+use crate::support::{Home, Request, Server, WAIT_FOREVER, skip, why_no_namespaces};
 
 fn call(code: &str) -> Value {
     json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {
@@ -55,6 +58,33 @@ fn only_the_token_our_host_and_our_origin_come_in() {
     }});
     let response = server.post(&message).header("Origin", &origin).send();
     assert_eq!(response.status, 200, "{response:?}");
+}
+
+/// As in a container that was entered: who leads the session of processes has no pid there.
+#[test]
+fn it_serves_where_its_own_session_has_no_leader() {
+    if let Some(reason) = why_no_namespaces() {
+        return skip("it_serves_where_its_own_session_has_no_leader", &reason);
+    }
+    let home = Home::new();
+    let served = home.command(&["serve", "--port", "0"]);
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--pid", "--fork", "--mount", "--mount-proc", "--kill-child=TERM"]);
+    command.arg(served.get_program()).args(served.get_args()).env_clear().current_dir(home.work());
+    command.envs(served.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("unshare starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
+    let first = lines.next().expect("it says where it is");
+    let address = first.split_once("//").and_then(|(_, rest)| rest.strip_suffix("/mcp")).expect("an address");
+    let mut stream = std::net::TcpStream::connect(address).expect("the port is open");
+    std::io::Write::write_all(&mut stream, format!("GET /health HTTP/1.0\r\nHost: {address}\r\n\r\n").as_bytes())
+        .unwrap();
+    let answer = std::io::read_to_string(stream).expect("it answers");
+    assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
+    child.kill().expect("it is ours");
+    child.wait().expect("it is ours");
+    assert_eq!(lines.find(|line| line.is_empty()), None, "it leaves when it is told to");
 }
 
 #[test]

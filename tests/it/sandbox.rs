@@ -32,6 +32,18 @@ async fn open(core: &Core, test: &str, options: OpenOptions) -> Option<TestSessi
     Some(opened.unwrap_or_else(|error| panic!("{}: {}", error.message(), error.hint())))
 }
 
+/// Memory that is used before the kernel counts it would never be counted.
+#[test]
+fn startup_code_runs_where_cells_run() {
+    on_newest_python(async |core| {
+        let startup = Some("group = open('/proc/self/cgroup').read()".to_owned());
+        // Rules that nobody asked for before: no worker was made ahead for them.
+        let options = OpenOptions { startup, ..options(core, json!({"profile": "sealed", "memory_mb": 317})) };
+        let Some(session) = open(core, "startup_code_runs_where_cells_run", options).await else { return };
+        assert_eq!(session.value("group == open('/proc/self/cgroup').read()").await, "True");
+    });
+}
+
 async fn refused(core: &Core, sandbox: Value) -> Error {
     core.open_session(options(core, sandbox)).await.expect_err("it is refused")
 }

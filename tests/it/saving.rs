@@ -3,6 +3,7 @@
 use pylair::session::{Error, OpenOptions, State};
 use serde_json::json;
 
+use crate::sealed::open_sealed;
 use crate::support::{Home, on_each_python, on_newest_python};
 
 const STATE: &str = "import json\nrows = [1, 2]\nsame = rows\ndef double(n): return n * factor\nfactor = 2\n\
@@ -40,6 +41,26 @@ fn a_save_that_is_not_there_is_an_error_that_names_those_that_are() {
         let error = core.open_session(options).await.expect_err("there is none");
         assert_eq!(error.kind(), "unknown_save");
         assert!(error.hint().contains(&save), "{}", error.hint());
+    });
+}
+
+/// Bringing a value back runs what it says of itself.
+#[test]
+fn what_was_saved_in_a_sandbox_comes_back_in_a_sandbox_only() {
+    on_newest_python(async |core| {
+        let Some(session) = open_sealed(core, "what_was_saved_in_a_sandbox_comes_back_in_a_sandbox_only").await else {
+            return;
+        };
+        session.value("x = 5").await;
+        let save = core.daemon.sessions.save(&session.session).await.expect("it can be saved").save;
+        for restore in [save.clone(), session.session.info.name.to_string()] {
+            let options = OpenOptions { restore: Some(restore), ..OpenOptions::default() };
+            let error = core.open_session(options).await.expect_err("it has no sandbox");
+            assert!(error.to_string().contains("was saved in a sandbox"), "{error}");
+        }
+        let sandbox = Some("sealed".into());
+        let options = OpenOptions { restore: Some(save), sandbox, ..OpenOptions::default() };
+        assert_eq!(core.open_session(options).await.expect("it opens").value("x").await, "5");
     });
 }
 

@@ -266,6 +266,7 @@ pub(super) async fn wait_and_report(
             job.execution()
         }
     };
+    call.came_of(execution.as_ref().map_or(core::Outcome::Running, |execution| execution.outcome));
     if execution.is_none() {
         call.note(target.why_silent().into_iter().collect());
     }
@@ -432,6 +433,9 @@ pub async fn open(call: Call<'_>) -> Result<CallToolResult, ToolError> {
         keep: args.keep.unwrap_or_default(),
         restore: args.restore,
     };
+    if let Some(startup) = &options.startup {
+        call.begin_opening(options.name.as_deref().unwrap_or_default(), startup);
+    }
     let session = call.daemon.sessions.open(&call.caller, options).await?;
     let opened = Opened { status: session.status(), restored: session.restored().cloned() };
     let mut text = opened.status.line();

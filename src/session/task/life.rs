@@ -101,7 +101,12 @@ impl Task {
             return Err(link::Error::Start { message: refused }.into());
         }
         self.pending_notes.extend(reply.notes);
+        self.show_worker();
         self.tell_sites().await;
+        if info.startup.is_some() {
+            // Memory that is used before the kernel counts it is never counted.
+            self.be_enclosed().await;
+        }
         if let Some(startup) = &info.startup {
             let ran =
                 self.ask_and_wait(Op::Execute { cell: 0, path: None }, startup.as_bytes(), STARTUP_CODE_TIMEOUT).await;
@@ -113,17 +118,9 @@ impl Task {
         }
         let link = self.link.as_ref().expect("opened above");
         let mut live = self.live.lock().expect("no panic while locked");
-        live.pid = Some(link.pid());
         live.rss_mb = link.resident_mb();
         live.state = State::Idle;
-        live.keeper = link.keeper_pid();
-        live.standing = Standing::default();
-        live.group = link.group();
-        let is_enclosed = live.group.is_some();
         drop(live);
-        if info.terms.profile.is_confined() && !is_enclosed {
-            self.enclose();
-        }
         self.lineage = vec![0];
         self.start_holds = false;
         self.show_holding();
@@ -131,6 +128,21 @@ impl Task {
             self.plan_checkpoint();
         }
         Ok(())
+    }
+
+    /// Lets the watch see a worker that was just started, and the kernel count it.
+    fn show_worker(&mut self) {
+        let Some(link) = &self.link else { return };
+        let mut live = self.live.lock().expect("no panic while locked");
+        live.pid = Some(link.pid());
+        live.keeper = link.keeper_pid();
+        live.standing = Standing::default();
+        live.group = link.group();
+        let is_enclosed = live.group.is_some();
+        drop(live);
+        if self.info.terms.profile.is_confined() && !is_enclosed {
+            self.enclose();
+        }
     }
 
     /// Looks at what the worker found when it tried its walls. Where one is missing there is no session, unless that is wanted.
