@@ -94,6 +94,8 @@ pub(crate) fn prepare(records: Vec<Record>) -> Result<Batch, Error> {
                     cut(argument, MAX_NAME_BYTES);
                     hide(argument);
                 }
+                // Some addresses have a password in them.
+                began.project.remote.iter_mut().for_each(hide);
                 batch.began.push(*began);
             }
             Record::Code(mut code) => {
@@ -109,6 +111,7 @@ pub(crate) fn prepare(records: Vec<Record>) -> Result<Batch, Error> {
             Record::End(mut ended) => {
                 if let Some(note) = &mut ended.note {
                     cut(note, MAX_MESSAGE_BYTES);
+                    hide(note);
                 }
                 batch.ended.push(ended);
             }
@@ -164,8 +167,9 @@ fn failing(test: &Tested, subtest: &str, mut evidence: Evidence, seconds: f64, b
         evidence.occurrence = format!("{}-{}-{}-{:?}-{subtest}", test.run, test.nodeid, test.attempt, test.phase);
     }
     let mut params = test.params.clone();
-    for value in params.values_mut() {
+    for (name, value) in &mut params {
         cut(value, MAX_LOCAL_BYTES);
+        hide_value(name, value);
     }
     let markers = test.markers.iter().take(MAX_LIST).cloned().collect();
     let detail = TestDetail { params, markers, seconds, worker: test.worker.clone() };
@@ -232,6 +236,7 @@ fn bound_exception(exception: &mut Exception) -> bool {
     exception.notes.truncate(20);
     for note in &mut exception.notes {
         cut(note, MAX_LOCAL_BYTES);
+        hide(note);
     }
     cut_middle(&mut exception.message, MAX_MESSAGE_BYTES)
 }
@@ -252,16 +257,13 @@ fn bound_frames(frames: &mut Vec<Frame>, left: &mut usize) -> bool {
         }
         for local in &mut frame.locals {
             was_cut |= cut(&mut local.value, MAX_LOCAL_BYTES);
-            // The name may be what says that it is secret.
-            if let Some(hidden) = mask::masked(&format!("{} = {}", local.name, local.value), Reading::Code) {
-                let value = hidden.split_once(" = ").map(|(_, value)| value.to_owned());
-                local.value = value.unwrap_or_else(|| mask::MARK.to_owned());
-            }
+            hide_value(&local.name, &mut local.value);
         }
         if let Some(source) = &mut frame.source {
             source.lines.truncate(MAX_LINES);
             for line in &mut source.lines {
                 cut(line, MAX_LOCAL_BYTES);
+                mask::mask(line, Reading::Code);
             }
         }
         let locals: usize = frame.locals.iter().map(|local| local.value.len() + local.name.len() + 40).sum();
@@ -279,8 +281,21 @@ fn bound_frames(frames: &mut Vec<Frame>, left: &mut usize) -> bool {
 }
 
 fn hide(text: &mut String) {
-    if let Some(hidden) = mask::masked(text, Reading::Text) {
-        *text = hidden;
+    mask::mask(text, Reading::Text);
+}
+
+/// The same for the value of a variable, whose name may be what says that it is secret.
+fn hide_value(name: &str, value: &mut String) {
+    if let Some(hidden) = mask::masked(&format!("{name} = {value}"), Reading::Code) {
+        let hidden = hidden.split_once(" = ").map(|(_, value)| value.to_owned());
+        *value = hidden.unwrap_or_else(|| mask::MARK.to_owned());
+        return;
+    }
+    // A literal that was cut has no end, and would be read as none.
+    let literal = value.trim_start_matches(['b', 'r', 'f', 'u', 'B', 'R']);
+    let quote = literal.chars().next().filter(|first| "'\"".contains(*first));
+    if quote.is_some_and(|quote| !literal.ends_with(quote)) && mask::value(name, value) == mask::MARK {
+        mask::MARK.clone_into(value);
     }
 }
 
@@ -358,6 +373,25 @@ mod tests {
         let batch = prepare(vec![test(&failure.replace('\n', " "))]).unwrap();
         let evidence = &batch.reports[0].failing.as_ref().unwrap().evidence;
         assert!(!evidence.contains("hunter22") && !evidence.contains("abcdef123456"), "{evidence}");
+
+        let secret = "s3cret-and-more";
+        let failure = format!(
+            r#"{{"exception":{{"type":"E","message":"m","notes":["password: {secret}"]}},"frames":[{{"file":"a","line":1,
+            "function":"f","source":{{"first":1,"lines":["db_password = '{secret}'"]}},"locals":[
+            {{"name":"password","type":"str","value":"'{secret}{}'"}},{{"name":"token","type":"NoneType","value":"None"}}]}}]}}"#,
+            "x".repeat(5000)
+        );
+        let Record::Test(mut tested) = test(&failure.replace('\n', " ")) else { unreachable!() };
+        tested.params.insert("password".into(), format!("'{secret}'"));
+        let began = r#"{"ev":"run","run":"r","at":"2026-11-15T12:00:00Z","argv":["--password=s3cret-and-more"],
+            "project":{"root":"/p","name":"p","remote":"https://ann:s3cret-and-more@example.org/p.git"}}"#;
+        let began = serde_json::from_str(&began.replace('\n', " ")).unwrap();
+        let batch = prepare(vec![began, Record::Test(tested)]).unwrap();
+        let failing = batch.reports[0].failing.as_ref().unwrap();
+        assert!(!failing.evidence.contains(secret) && !failing.test.contains(secret), "{failing:?}");
+        assert!(failing.evidence.contains("None"), "that there was none is no secret");
+        let began = format!("{:?}", batch.began);
+        assert!(!began.contains(secret) && began.contains("example.org"), "{began}");
     }
 
     #[test]

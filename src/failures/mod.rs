@@ -48,6 +48,8 @@ use view::{Counts, Day, Duration, Failure, Filter, Group, Onset, Page, Run, RunD
 use watching::Change;
 use writer::Writer;
 
+use crate::mask;
+
 /// Everything about test runs. The store is opened when it is first needed, and again with the next call where that failed: a database that
 /// is away is no reason for the daemon not to start.
 #[derive(Debug)]
@@ -172,7 +174,8 @@ impl Failures {
 
     /// Records an analysis under one of the nine rules, or under none. The status then.
     pub async fn analyse(&self, id: &str, rule: Option<u8>, analysis: &str, author: &str) -> Result<Status, Error> {
-        let status = self.store().await?.analyse(id, rule, analysis, author).await?;
+        let masked = mask::masked(analysis, mask::Reading::Text);
+        let status = self.store().await?.analyse(id, rule, masked.as_deref().unwrap_or(analysis), author).await?;
         self.watchers.tell(Change::Failure { id: id.to_owned(), status });
         Ok(status)
     }
