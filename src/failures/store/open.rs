@@ -11,7 +11,7 @@ use std::{
 
 use jiff::Timestamp;
 use sqlx::{
-    AssertSqlSafe, SqlSafeStr,
+    AssertSqlSafe, Connection, PgConnection, SqlSafeStr,
     migrate::{MigrateError, Migration, MigrationType, Migrator},
     postgres::{PgConnectOptions, PgPoolOptions},
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
@@ -61,15 +61,17 @@ impl Store {
         let invalid = |why: String| Error::Invalid { what: "the setting `database`", why };
         let options = PgConnectOptions::from_str(address).map_err(|why| invalid(why.to_string()))?;
         let place = without_password(address);
-        let pool = PgPoolOptions::new()
-            .max_connections(CONNECTIONS)
-            .acquire_timeout(CONNECT_TIMEOUT)
-            .connect_with(options.application_name("pylair"))
-            .await
-            .map_err(|source| match Trouble::of(&source) {
-                Trouble::Other => Error::Unavailable { place: place.clone(), source },
-                _ => Error::of("open", &place, source),
-            })?;
+        let options = options.application_name("pylair");
+        let failed = |source| match Trouble::of(&source) {
+            Trouble::Other => Error::Unavailable { place: place.clone(), source },
+            _ => Error::of("open", &place, source),
+        };
+        // By itself first: a pool would try again and again where nobody listens, and then say only that it took too long.
+        let tried = tokio::time::timeout(CONNECT_TIMEOUT, PgConnection::connect_with(&options)).await;
+        let first = tried.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map_err(failed)?;
+        let _lost = first.close().await;
+        let pool = PgPoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(CONNECT_TIMEOUT);
+        let pool = pool.connect_with(options).await.map_err(failed)?;
         let migrator = migrator(Dialect::Pg);
         migrator.run(&pool).await.map_err(|source| migrating(&migrator, &place, source))?;
         Ok(Self { db: Db::Pg(pool), place, file: None })
