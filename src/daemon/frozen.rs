@@ -22,6 +22,7 @@ use crate::{
     config::FrozenLimits,
     failures::{
         Failures,
+        explain::{Explained, Reading, Refused},
         record::{Evidence, Frozen as Reported},
         view::Failure,
     },
@@ -96,6 +97,15 @@ pub struct Copy {
     pub why_not: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub frames: Vec<FrameAt>,
+}
+
+/// Everything about one failure.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Found {
+    #[serde(flatten)]
+    pub explained: Explained,
+    /// Its living copy.
+    pub frozen: Copy,
 }
 
 impl Frozen {
@@ -265,10 +275,20 @@ impl Daemon {
         Ok(app.ok_or_else(gone)?.called(name, frame))
     }
 
+    /// A failure with all that can be told of it.
+    pub async fn found_failure(&self, caller: &Caller, id: &str, reading: Reading) -> Result<Found, Refused> {
+        let explained = self.failures.explained(id, reading).await?;
+        let frozen = self.copy_of(caller, &explained.failure).await;
+        Ok(Found { explained, frozen })
+    }
+
     /// Whether a failure can be questioned, for those who tell of it.
-    pub async fn copy_of(&self, caller: &Caller, failure: &Failure) -> Copy {
-        let found = if Apps::visible_to(caller) { self.frozen.copy_of(failure).await } else { None };
-        match found {
+    async fn copy_of(&self, caller: &Caller, failure: &Failure) -> Copy {
+        if !Apps::visible_to(caller) {
+            let why = "a frozen test has the rights of whoever ran it, so that needs the scope `admin`".to_owned();
+            return Copy { target: None, why_not: Some(why), frames: Vec::new() };
+        }
+        match self.frozen.copy_of(failure).await {
             Some(entry) => {
                 let target = Reference::Failure { id: failure.summary.id.clone(), frame: None }.to_string();
                 Copy { target: Some(target), why_not: None, frames: entry.frames }

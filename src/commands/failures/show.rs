@@ -55,11 +55,11 @@ pub(super) fn failure(failure: &Value, all: bool) -> Result<(), Failure> {
     thoughts(failure)?;
     trail(failure)?;
     heading("Go on")?;
-    let frozen = &evidence["frozen"];
-    if frozen["pid"].is_number() {
-        say(&format!("pylair exec -t failure:{id} 'locals()'  code in the failing frame, while its copy lives"))?;
+    let frozen = &failure["frozen"];
+    if let Some(target) = frozen["target"].as_str() {
+        say(&format!("pylair exec -t {target} 'locals()'  code in the failing frame, while its copy lives"))?;
     } else if let Some(why) = frozen["why_not"].as_str() {
-        say(&format!("its frames are not alive: {}", one_line(why, 200)))?;
+        say(&format!("it cannot be questioned: {}", one_line(why, 200)))?;
     }
     say(&format!("pylair failures prompt {id}  all of this for a model"))?;
     say(&format!("pylair failures debug {id} --rule N '…'  record what you find out"))?;

@@ -11,7 +11,7 @@ use super::{ToolError, parse};
 use crate::{
     app::Apps,
     caller::Caller,
-    daemon::{Daemon, frozen::Copy},
+    daemon::{Daemon, frozen::Found},
     failures::{
         ByHand,
         analysis::{GroupBy, Question, Report as Analysis, TimeRange},
@@ -92,15 +92,6 @@ pub struct GetArgs {
     id: String,
 }
 
-/// Everything about one failure.
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct Found {
-    #[serde(flatten)]
-    explained: Explained,
-    /// Its living copy.
-    frozen: Copy,
-}
-
 pub async fn get(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: GetArgs = parse(&call)?;
     let found = find(call.daemon, &call.caller, &args.id).await?;
@@ -111,10 +102,7 @@ pub async fn get(call: Call<'_>) -> Result<CallToolResult, ToolError> {
 /// A failure with all that can be told of it.
 pub async fn find(daemon: &Daemon, caller: &Caller, id: &str) -> Result<Found, Refused> {
     let id = id.trim();
-    let id = id.strip_prefix("failure:").unwrap_or(id);
-    let explained = daemon.failures.explained(id, reading(caller)).await?;
-    let frozen = daemon.copy_of(caller, &explained.failure).await;
-    Ok(Found { explained, frozen })
+    daemon.found_failure(caller, id.strip_prefix("failure:").unwrap_or(id), reading(caller)).await
 }
 
 impl Found {

@@ -480,7 +480,7 @@ pub static TABLE: &[Tool] = &[
         toolset: Toolset::Tests,
         effect: Effect::Reads,
         input: input::<failures::GetArgs>,
-        output: Some(schema::<failures::Found>),
+        output: Some(schema::<crate::daemon::frozen::Found>),
         function: |call| Box::pin(failures::get(call)),
     },
     Tool {

@@ -25,10 +25,10 @@ use super::{
 };
 use crate::{
     caller::{Caller, Scope},
-    daemon::Daemon,
+    daemon::{Daemon, frozen::Found},
     failures::{
         Error, analysis,
-        explain::{Explained, Reading, Refused},
+        explain::{Reading, Refused},
         guide,
         prompt::Prompt,
         record::Taken,
@@ -67,7 +67,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "A failure with its evidence, what is thought of it and its trail",
             || get(show),
         )
-        .answers::<Explained>(),
+        .answers::<Found>(),
         Operation::post(
             "/api/failures/{id}/debug",
             "debug_failure",

@@ -78,7 +78,7 @@ pub(super) async fn show(
     Named(id): Named,
 ) -> Result<Response, Problem> {
     let asking = Asking::new(&daemon, entrance).await;
-    Ok(Json(daemon.failures.explained(&id, asking.reading()).await?).into_response())
+    Ok(Json(daemon.found_failure(&asking.caller, &id, asking.reading()).await?).into_response())
 }
 
 /// A failure that somebody tells of. The longer names are those of pytest-mcp-server.
