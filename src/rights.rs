@@ -82,6 +82,8 @@ const TOOLS: &[(Scope, &str, &[&str])] = &[
     (Scope::Admin, "reach processes outside of pylair", &["attach", "read_logs", "screenshot"]),
 ];
 
+const OTHER_PYTHON: &str = "choose an interpreter by its path; name a version, such as 3.12";
+
 /// Routes of the HTTP door by the tool that does the same. `/mcp` judges each call by itself.
 const ROUTES: &[(&str, &str, &str)] = &[
     ("GET", "/api/status", "get_status"),
@@ -122,7 +124,10 @@ pub fn of_tool(tool: &str) -> Option<Scope> {
 
 /// Whether a caller could call a tool at all: what it is shown.
 pub fn could_call(caller: &Caller, tool: &str) -> bool {
-    is_at_home(caller) || is_for_all(tool) || caller.may(of_tool(tool).unwrap_or(Scope::Admin))
+    is_at_home(caller)
+        || is_for_all(tool)
+        || is_for_tests(caller, tool)
+        || caller.may(of_tool(tool).unwrap_or(Scope::Admin))
 }
 
 /// Whoever came with a token is judged here. The local sockets are the owner's own, for whom `--readonly` is a choice of tools.
@@ -133,6 +138,11 @@ fn is_at_home(caller: &Caller) -> bool {
 /// How things are used may be read by whoever has any token.
 fn is_for_all(tool: &str) -> bool {
     tool == "read_docs"
+}
+
+/// Who may run tests may wait for them; that it is no other job, `get_job` sees to.
+fn is_for_tests(caller: &Caller, tool: &str) -> bool {
+    tool == "get_job" && caller.may(Scope::Tests)
 }
 
 /// The scope that this call needs, and for what.
@@ -157,7 +167,7 @@ pub fn required(tool: &str, arguments: &Map<String, Value>) -> Denied {
             }
             // The interpreter is asked what it is, and preloads are imported, before anything is confined.
             if text("python").is_some_and(|python| !is_plain_python(python)) {
-                return admin("choose an interpreter by its path; name a version, such as 3.12");
+                return admin(OTHER_PYTHON);
             }
             if given("cwd") || from_cwd.is_some_and(|cwd| !is_nothing(cwd)) {
                 return admin("choose the directory of a session");
@@ -171,8 +181,12 @@ pub fn required(tool: &str, arguments: &Map<String, Value>) -> Denied {
                 return admin("set environment variables that change how an interpreter starts");
             }
         }
-        "run_tests" if profile_of(arguments).is_none_or(|profile| profile == "open") => {
+        // Without a word about it they run in a sandbox: see `Daemon::run_tests`.
+        "run_tests" if profile_of(arguments) == Some("open") => {
             return admin("run tests without a sandbox");
+        }
+        "run_tests" if text("python").is_some_and(|python| !is_plain_python(python)) => {
+            return admin(OTHER_PYTHON);
         }
         _ => {}
     }
@@ -181,7 +195,7 @@ pub fn required(tool: &str, arguments: &Map<String, Value>) -> Denied {
 
 /// Lets a call pass, or says what is missing.
 pub fn check(caller: &Caller, tool: &str, arguments: &Map<String, Value>) -> Result<(), Denied> {
-    if is_at_home(caller) || is_for_all(tool) {
+    if is_at_home(caller) || is_for_all(tool) || is_for_tests(caller, tool) {
         return Ok(());
     }
     let required = required(tool, arguments);
@@ -250,9 +264,10 @@ mod tests {
             ("execute", json!({"code": "1", "target": "failure:k3n7"})),
             ("dump_stacks", json!({"target": "pid:1"})),
             ("attach", json!({"pid": 1})),
-            ("run_tests", json!({})),
             ("run_tests", json!({"sandbox": "open"})),
-            ("run_tests", json!({"sandbox": {"allow_net": ["host:1"]}})),
+            ("run_tests", json!({"sandbox": {"profile": "open"}})),
+            ("run_tests", json!({"python": "/tmp/evil"})),
+            ("run_tests", json!({"target": "app:web"})),
             ("read_logs", json!({"target": "main"})),
             ("a tool nobody has thought about", json!({})),
         ] {
@@ -276,6 +291,8 @@ mod tests {
             ("execute", json!({"code": "1", "target": "session:main"}), Scope::Run),
             ("inspect", json!({"path": "x"}), Scope::Read),
             ("dump_stacks", json!({"target": "main"}), Scope::Read),
+            ("run_tests", json!({}), Scope::Tests),
+            ("run_tests", json!({"target": "main", "python": "3.12"}), Scope::Tests),
             ("run_tests", json!({"sandbox": "sealed"}), Scope::Tests),
             ("run_tests", json!({"sandbox": {"profile": "sealed"}}), Scope::Tests),
             ("list_failures", json!({}), Scope::Tests),

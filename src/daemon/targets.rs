@@ -332,7 +332,7 @@ impl Target {
         match self {
             Self::Session(session) => Ok(session.interrupt(job).await?),
             Self::App(app) => Ok(app.interrupt(job).await?),
-            Self::Tests(run) => Ok(run.interrupt().await),
+            Self::Tests(run) => Ok(run.interrupt().await?),
         }
     }
 }

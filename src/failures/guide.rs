@@ -81,6 +81,8 @@ const INTEGRATION: &str = "\
 each failure. Where the package `pylair` is installed, plain `pytest` loads the plugin by itself. xdist, `-x`, `--lf`, reruns, subtests, unittest
 classes, xfail and skip work and are told as what they are.
 
+`run_tests(target=\"SESSION\")` runs them in a session, with its files, packages and sandbox; `sandbox=\"workspace\"` in one of their own, as over HTTP by
+default. From there nothing is frozen, and what was reported is taken in when the run has ended.
 Where no daemon answers the run is unaffected: results go to a spool file and are taken in when a daemon starts.
 Results of other machines: `pylair failures import FILE` takes JUnit XML (`pytest --junitxml=FILE`, other runners too) and files of pytest-reportlog
 (`pytest --report-log=FILE`). For a team, `database = \"postgres://…\"` in the settings makes one store of several machines.

@@ -36,6 +36,15 @@ impl Directory {
         Self::below(&runtime.join("test"), [(PYTEST_SCRIPT, script), ("probe.json", super::packed_for_tests())])
     }
 
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What would be in it, for a place where this one cannot be read.
+    pub fn into_files(self) -> [(&'static str, Vec<u8>); 2] {
+        self.files
+    }
+
     fn below(parent: &Path, files: [(&'static str, Vec<u8>); 2]) -> Self {
         let mut digest = Sha256::new();
         for (name, content) in &files {

@@ -138,7 +138,7 @@ impl Wish {
         }
     }
 
-    fn into_rules(self) -> Rules {
+    pub fn into_rules(self) -> Rules {
         match self {
             Self::Profile(name) => Rules { profile: Some(name), ..Rules::default() },
             Self::Rules(rules) => *rules,

@@ -1,5 +1,7 @@
-//! Runs of pytest that a caller asks for: a job like a cell, in a process of its own that ends with it. What it finds is reported by the
-//! plugin like that of any run; here it is started, listened to and stopped.
+//! Runs of pytest that a caller asks for: a job like a cell, in a process of its own that ends with it, or a cell of a session (`inside`). What
+//! it finds is reported by the plugin like that of any run; here it is started, listened to and stopped.
+
+mod inside;
 
 use std::{
     collections::BTreeMap,
@@ -17,11 +19,12 @@ use rustix::process::{Pid, Signal};
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
     process::{Child, Command},
+    sync::watch,
 };
 
 use super::{Daemon, targets::Error};
 use crate::{
-    caller::Caller,
+    caller::{Caller, Door},
     config::Places,
     failures::view::RunDetail,
     output::Stream,
@@ -30,7 +33,8 @@ use crate::{
         exit::describe_exit,
         wire::Raised,
     },
-    session::{self, Execution, Interrupted, Job, Outcome},
+    sandbox::Wish,
+    session::{self, Execution, Interrupted, Job, Outcome, Session},
 };
 
 /// What a child of a test may still print when pytest has ended.
@@ -56,8 +60,19 @@ pub struct TestRun {
     /// The id under which it is reported.
     pub run: String,
     pub python: PathBuf,
-    group: Pid,
+    place: Place,
     ended: Mutex<Option<Ended>>,
+    /// What it left to be taken in has been.
+    settled: watch::Sender<bool>,
+    notes: Mutex<Vec<String>>,
+}
+
+/// Where a run is.
+#[derive(Debug)]
+enum Place {
+    /// The process group that pytest leads.
+    Group(Pid),
+    Session(Session),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -73,9 +88,18 @@ pub struct TestWish {
     pub args: Vec<String>,
     pub cwd: Option<PathBuf>,
     pub python: Option<String>,
+    /// A session to run them in.
+    pub target: Option<String>,
+    /// Or a sandbox of their own.
+    pub sandbox: Option<Wish>,
 }
 
 impl TestRun {
+    fn new(job: Arc<Job>, run: String, python: PathBuf, place: Place) -> Self {
+        let (ended, notes) = (Mutex::default(), Mutex::default());
+        Self { job, run, python, place, ended, settled: watch::Sender::new(false), notes }
+    }
+
     pub fn exit_code(&self) -> Option<i32> {
         match *self.ended.lock().expect("no panic while locked") {
             Some(Ended::Code(code)) => Some(code),
@@ -101,8 +125,27 @@ impl TestRun {
         }
     }
 
+    /// Waits until all of an ended run that is going to be known is.
+    pub async fn settled(&self) {
+        let mut settled = self.settled.subscribe();
+        // The sender lives as long as the run.
+        let _alive = settled.wait_for(|is_settled| *is_settled).await;
+    }
+
+    /// What there is to say about it besides what pytest printed.
+    pub fn notes(&self) -> Vec<String> {
+        self.notes.lock().expect("no panic while locked").clone()
+    }
+
+    fn note(&self, note: impl Into<String>) {
+        self.notes.lock().expect("no panic while locked").push(note.into());
+    }
+
     /// As pytest is interrupted from a terminal: it ends the run and tells what it has. One that does not is killed.
-    pub async fn interrupt(&self) -> Interrupted {
+    pub async fn interrupt(&self) -> Result<Interrupted, session::Error> {
+        if let Place::Session(session) = &self.place {
+            return session.interrupt(Some(&self.job.id)).await;
+        }
         let mut interrupted = Interrupted {
             session: self.job.session.to_string(),
             job: Some(self.job.id.clone()),
@@ -120,13 +163,15 @@ impl TestRun {
             interrupted.notes.push("nothing was running".to_owned());
         }
         interrupted.outcome = self.job.execution().map(|execution| execution.outcome);
-        interrupted
+        Ok(interrupted)
     }
 
     fn signal(&self, signal: Signal) {
         // Nobody else has the number of the group as long as its leader is not reaped.
-        if self.ended.lock().expect("no panic while locked").is_none() {
-            let _gone = rustix::process::kill_process_group(self.group, signal);
+        if let Place::Group(group) = self.place
+            && self.ended.lock().expect("no panic while locked").is_none()
+        {
+            let _gone = rustix::process::kill_process_group(group, signal);
         }
     }
 
@@ -173,6 +218,13 @@ impl TestRun {
     }
 }
 
+/// An id for a run.
+fn new_run() -> String {
+    let mut random = [0_u8; 8];
+    getrandom::fill(&mut random).expect("the kernel gives random bytes");
+    crate::hash::hex(&random)
+}
+
 async fn pump(job: Arc<Job>, stream: Stream, pipe: Option<Box<dyn AsyncRead + Send + Unpin>>) {
     let Some(mut pipe) = pipe else { return };
     let mut buffer = vec![0; 64 << 10];
@@ -183,7 +235,15 @@ async fn pump(job: Arc<Job>, stream: Stream, pipe: Option<Box<dyn AsyncRead + Se
 
 impl Daemon {
     /// Starts pytest and returns at once.
-    pub async fn run_tests(&self, caller: &Caller, wish: TestWish) -> Result<Arc<TestRun>, Error> {
+    pub async fn run_tests(self: &Arc<Self>, caller: &Caller, wish: TestWish) -> Result<Arc<TestRun>, Error> {
+        let is_open = wish.sandbox.as_ref().is_some_and(|sandbox| sandbox.profile() == "open");
+        // Like sessions, tests of callers from outside are in a sandbox unless they say otherwise and may.
+        if wish.target.is_some() || !is_open && (wish.sandbox.is_some() || caller.door == Door::Http) {
+            return self.run_tests_inside(caller, wish).await;
+        }
+        if !caller.may(crate::caller::Scope::Admin) {
+            return Err(session::Error::NotAllowed("run tests without a sandbox").into());
+        }
         let cwd = match (wish.cwd, &caller.cwd) {
             (Some(cwd), Some(from)) => from.join(cwd),
             (Some(cwd), None) => cwd,
@@ -202,9 +262,7 @@ impl Daemon {
         let prepared = prepared.unwrap_or_else(|error| Err(io::Error::other(error)));
         let failed = |what: &str, error: &io::Error| Error::NoRun(format!("{what}: {error}"));
         let directory = prepared.map_err(|error| failed("the pytest plugin could not be written", &error))?;
-        let mut random = [0_u8; 8];
-        getrandom::fill(&mut random).expect("the kernel gives random bytes");
-        let run = crate::hash::hex(&random);
+        let run = new_run();
         let mut command = Command::new(&python);
         command.arg(directory.join(PYTEST_SCRIPT)).args(&wish.args).current_dir(&cwd);
         command.env_clear().envs(caller.env.iter()).envs(self.found_by(&caller.env)).env("PYLAIR_TEST_RUN", &run);
@@ -217,7 +275,9 @@ impl Daemon {
         let capture = parts.outputs.capture(&id).map_err(crate::app::Error::Output)?;
         let job = Arc::new(Job::new(id, caller.owner.clone(), "tests".into(), number, capture, None));
         parts.jobs.add(job.clone());
-        let run = Arc::new(TestRun { job, run, python, group, ended: Mutex::default() });
+        let run = Arc::new(TestRun::new(job, run, python, Place::Group(group)));
+        // The plugin has told everything when pytest ends.
+        run.settled.send_replace(true);
         self.testing.add(run.clone());
         tokio::spawn(run.clone().follow(child));
         Ok(run)

@@ -24,7 +24,8 @@ use crate::{
     },
     mcp::{render, server::Call},
     plain::one_line,
-    session::{Execution, Job, Outcome, Report},
+    sandbox::Wish,
+    session::{self as core, Execution, Job, Outcome, Report},
 };
 
 /// Failures of a run that its answer names.
@@ -38,7 +39,16 @@ pub struct RunArgs {
     cwd: Option<PathBuf>,
     /// Interpreter; the project's own if left out
     python: Option<String>,
+    /// A session to run them in, with its files, packages and sandbox
+    target: Option<String>,
+    #[schemars(schema_with = "any_sandbox")]
+    sandbox: Option<serde_json::Value>,
     wait_s: Option<f64>,
+}
+
+/// What is in it is told once, where sessions are opened.
+fn any_sandbox(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({"type": ["string", "object"], "description": "As for open_session"})
 }
 
 /// A run of pytest, as far as it is.
@@ -80,7 +90,14 @@ pub async fn run_tests(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: RunArgs = parse(&call)?;
     let config = &call.daemon.config;
     let wait = duration("wait_s", args.wait_s)?.unwrap_or(config.wait);
-    let wish = TestWish { args: args.args.unwrap_or_default(), cwd: args.cwd, python: args.python };
+    let sandbox = args.sandbox.map(Wish::from_json).transpose().map_err(core::Error::Sandbox)?;
+    let wish = TestWish {
+        args: args.args.unwrap_or_default(),
+        cwd: args.cwd,
+        python: args.python,
+        target: args.target,
+        sandbox,
+    };
     let what = format!("pytest {}", wish.args.join(" "));
     let run = call.daemon.run_tests(&call.caller, wish).await?;
     let target = Target::Tests(run.clone());
@@ -97,6 +114,9 @@ pub(super) async fn tell_run(
     max_chars: usize,
 ) -> CallToolResult {
     let job: &Job = &run.job;
+    if execution.is_some() {
+        run.settled().await;
+    }
     let report = Report::new(job, execution, max_chars);
     let reported = daemon.reported(run).await;
     let mut ran = Ran {
@@ -114,6 +134,7 @@ pub(super) async fn tell_run(
         notes: report.notes,
     };
     ran.notes.extend(notes);
+    ran.notes.extend(run.notes());
     ran.notes.extend(report.error.map(|error| error.message));
     match reported {
         Some(reported) => {

@@ -1,0 +1,257 @@
+//! Runs of pytest in a session, within its walls if it has any: a cell that starts pytest. Where the session cannot reach the daemon, the
+//! plugin finds none and leaves what it has to report in a directory of the workspace, from where it is taken when the cell has ended.
+
+use std::{
+    io::Read,
+    path::{Component, Path},
+    sync::Arc,
+};
+
+use serde_json::json;
+
+use super::{Ended, Place, TestRun, TestWish, new_run};
+use crate::{
+    caller::{Caller, Scope},
+    daemon::{
+        Daemon,
+        targets::{Error, Purpose},
+    },
+    files::{self, Workspace},
+    probe::directory::{Directory, PYTEST_SCRIPT},
+    sandbox::{self, Profile, Wish},
+    session::{self, Execution, OnTimeout, OpenOptions, Outcome, Session, Work, literal},
+};
+
+/// The most that is taken in of one run.
+const MAX_REPORT_BYTES: u64 = 64 << 20;
+
+/// A session that tests run in.
+struct Room {
+    session: Session,
+    /// Who opened it for this run alone, and closes it.
+    opened_by: Option<Caller>,
+    /// Where pytest starts, as the session sees it.
+    cwd: String,
+}
+
+impl Daemon {
+    pub(super) async fn run_tests_inside(
+        self: &Arc<Self>,
+        caller: &Caller,
+        wish: TestWish,
+    ) -> Result<Arc<TestRun>, Error> {
+        let args = wish.args.clone();
+        let room = self.room(caller, wish).await?;
+        let started = self.start_inside(caller, &room, &args).await;
+        if started.is_err() {
+            self.leave(&room).await;
+        }
+        let (run, left) = started?;
+        self.testing.add(run.clone());
+        tokio::spawn(self.clone().follow_inside(run.clone(), room, left));
+        Ok(run)
+    }
+
+    /// The session that was named, or else one that was opened for this.
+    async fn room(&self, caller: &Caller, wish: TestWish) -> Result<Room, Error> {
+        let wrong = |why: &str| Err(Error::BadArgument(why.to_owned()));
+        if let Some(target) = &wish.target {
+            if wish.sandbox.is_some() || wish.python.is_some() {
+                return wrong("`target` says where the tests run; neither `sandbox` nor `python` goes with it");
+            }
+            let session = self.session(caller, Some(target), Purpose::Run, "run_tests").await?;
+            let cwd = session.workspace().seen_as.join(wish.cwd.unwrap_or_default());
+            return Ok(Room { cwd: cwd.display().to_string(), session, opened_by: None });
+        }
+        let Some(cwd) = wish.cwd.or_else(|| caller.cwd.clone()) else {
+            return wrong("nobody knows where the tests are: pass `cwd`, or `target` with a session that has them");
+        };
+        let cwd = caller.cwd.as_ref().map_or_else(|| cwd.clone(), |from| from.join(&cwd));
+        let is_admin = caller.may(Scope::Admin);
+        // What there is outside of the sandbox is not for everybody to find out.
+        let real = if is_admin { cwd.canonicalize().ok().filter(|cwd| cwd.is_dir()) } else { Some(cwd.clone()) };
+        let Some(cwd) = real.filter(|_| cwd.is_absolute()) else {
+            return Err(Error::BadArgument(format!("`{}` is not a directory; pass `cwd` with one", cwd.display())));
+        };
+        // Whoever may run tests may have this session, and nothing that its own scopes do not have.
+        let opener = Caller { scopes: [&caller.scopes[..], &[Scope::Run]].concat(), ..caller.clone() };
+        let mut sandbox = wish.sandbox.unwrap_or_else(|| Wish::from(Profile::Workspace.name())).into_rules();
+        if is_admin && sandbox.profile.as_deref() == Some(Profile::Sealed.name()) {
+            // Its own directory is all it would see.
+            sandbox.allow_read.push(cwd.clone());
+        }
+        let options = OpenOptions {
+            name: Some(format!("tests-{}", session::new_handle())),
+            python: wish.python,
+            cwd: is_admin.then(|| cwd.clone()),
+            sandbox: Some(Wish::Rules(Box::new(sandbox))),
+            description: Some("a run of tests".to_owned()),
+            ..OpenOptions::default()
+        };
+        let session = self.sessions.open(&opener, options).await?;
+        let room = Room { session, opened_by: Some(opener), cwd: cwd.display().to_string() };
+        let terms = &room.session.info.terms;
+        let is_bound = room.session.workspace().seen_as == cwd;
+        let is_plain = !cwd.components().any(|part| part == Component::ParentDir);
+        let is_granted =
+            is_plain && terms.allow_read.iter().chain(&terms.allow_write).any(|path| cwd.starts_with(path));
+        if !is_bound && !is_granted {
+            self.leave(&room).await;
+            let refused = sandbox::Error::NotGranted { name: "allow_read", wanted: cwd.display().to_string() };
+            return Err(session::Error::Sandbox(refused).into());
+        }
+        Ok(room)
+    }
+
+    /// Puts the plugin where the session can read it, and starts the cell. With the run comes what of the workspace is the run's own.
+    async fn start_inside(
+        &self,
+        caller: &Caller,
+        room: &Room,
+        args: &[String],
+    ) -> Result<(Arc<TestRun>, Option<String>), Error> {
+        let (session, run) = (&room.session, new_run());
+        let is_confined = session.info.terms.profile.is_confined();
+        let runtime = self.places.runtime.clone();
+        let failed = |why: String| Error::NoRun(format!("the pytest plugin could not be written: {why}"));
+        let prepared = tokio::task::spawn_blocking(move || {
+            let directory = Directory::for_tests(&runtime);
+            if is_confined { Ok(directory) } else { directory.prepare().map(|_| directory) }
+        });
+        let directory = prepared.await.map_err(|error| failed(error.to_string()))?;
+        let directory = directory.map_err(|error| failed(error.to_string()))?;
+        let mut env = vec![("PYLAIR_TEST_RUN".to_owned(), run.clone())];
+        let mut left = None;
+        let place = if is_confined {
+            let name = format!(".pylair-{run}.tmp");
+            let workspace = session.workspace();
+            // Git has no business in it: it would be a change of the code that is tested.
+            let ignore = (".gitignore", b"*\n".to_vec());
+            for (file, content) in directory.into_files().into_iter().chain([ignore]) {
+                if let Err(error) = workspace.write(&format!("{name}/{file}"), content).await {
+                    remove(workspace, &name).await;
+                    return Err(failed(error.message()));
+                }
+            }
+            let place = workspace.seen_as.join(&name);
+            env.push(("PYLAIR_HOME".to_owned(), place.display().to_string()));
+            left = Some(name);
+            place
+        } else {
+            let found = self.found_by(&session.info.env).into_iter();
+            env.extend(found.map(|(name, value)| (name.to_owned(), value.display().to_string())));
+            directory.path().to_owned()
+        };
+        if let Some(site) = session.info.environment.site() {
+            // Packages that were installed for the session are the session's; a child has to be told.
+            env.push(("PYTHONPATH".to_owned(), site.directory.display().to_string()));
+        }
+        let python = session.info.interpreter.executable.clone();
+        let code = cell(&python, &place.join(PYTEST_SCRIPT), args, &room.cwd, &env);
+        let started = session.run(Work::Code { code, path: None }, None, OnTimeout::default(), &caller.client).await;
+        match (started, left) {
+            (Ok(job), left) => Ok((Arc::new(TestRun::new(job, run, python, Place::Session(session.clone()))), left)),
+            (Err(error), Some(left)) => {
+                remove(session.workspace(), &left).await;
+                Err(error.into())
+            }
+            (Err(error), None) => Err(error.into()),
+        }
+    }
+
+    /// Waits for the end, and takes in what was left.
+    async fn follow_inside(self: Arc<Self>, run: Arc<TestRun>, room: Room, left: Option<String>) {
+        let execution = run.job.ended().await;
+        *run.ended.lock().expect("no panic while locked") = Some(ending(&execution));
+        if let Some(left) = left {
+            let workspace = room.session.workspace();
+            if let Err(why) = self.take_report(workspace, &run, &left).await {
+                run.note(format!("what the tests reported was not recorded: {why}"));
+            }
+            remove(workspace, &left).await;
+            if execution.outcome == Outcome::Ok {
+                run.note("they ran in a sandbox, where failures are not frozen; get_failure has their values");
+            }
+        }
+        run.settled.send_replace(true);
+        self.leave(&room).await;
+    }
+
+    async fn take_report(&self, workspace: &Workspace, run: &TestRun, left: &str) -> Result<(), String> {
+        let path = format!("{left}/state/spool/{}.jsonl", run.run);
+        let report = match workspace.download(&path).await {
+            Ok(report) => report,
+            // Nothing was run, or the plugin was switched off.
+            Err(files::Error::NotFound { .. }) => return Ok(()),
+            Err(error) => return Err(error.message()),
+        };
+        let is_cut = report.bytes > MAX_REPORT_BYTES;
+        let read = tokio::task::spawn_blocking(move || {
+            let mut lines = Vec::new();
+            report.file.take(MAX_REPORT_BYTES).read_to_end(&mut lines).map(|_| lines)
+        });
+        let mut lines = read.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+        // The last line of a run that was killed may be half a one.
+        lines.truncate(lines.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1));
+        self.failures.ingest_lines(&run.run, lines).await.map_err(|error| error.message())?;
+        if is_cut {
+            run.note(format!("what was reported beyond {} MB was not recorded", MAX_REPORT_BYTES >> 20));
+        }
+        Ok(())
+    }
+
+    /// Closes what was opened for one run.
+    async fn leave(&self, room: &Room) {
+        if let Some(opener) = &room.opened_by
+            && let Err(error) = self.sessions.close(opener, &room.session.info.handle, true).await
+        {
+            tracing::debug!(error = error.message(), "a session for tests was gone before it was closed");
+        }
+    }
+}
+
+async fn remove(workspace: &Workspace, name: &str) {
+    let path = workspace.path.join(name);
+    let removed = tokio::task::spawn_blocking(move || files::remove_tree(&path)).await;
+    if let Ok(Err(error)) = removed {
+        tracing::warn!(%error, "what a run of tests left in a workspace could not be removed");
+    }
+}
+
+/// The cell: an expression, so that it leaves no name behind, whose value is pytest's exit code.
+fn cell(python: &Path, script: &Path, args: &[String], cwd: &str, env: &[(String, String)]) -> String {
+    let (python, script) = (python.display().to_string(), script.display().to_string());
+    let argv: Vec<_> = [&python, &script].into_iter().chain(args).collect();
+    let env: serde_json::Map<_, _> = env.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+    format!(
+        "__import__(\"subprocess\").call({}, cwd={}, env={{**__import__(\"os\").environ, **{}}})",
+        literal::value(&json!(argv)),
+        literal::string(cwd),
+        literal::value(&json!(env)),
+    )
+}
+
+fn ending(execution: &Execution) -> Ended {
+    let code = execution.result.as_ref().and_then(|result| result.trim().parse::<i32>().ok());
+    match (execution.outcome, code) {
+        (Outcome::Ok, Some(code)) if code >= 0 => Ended::Code(code),
+        (Outcome::Interrupted, _) => Ended::Code(2),
+        _ => Ended::Signal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_stay_arguments() {
+        let args = ["-k".to_owned(), "a\" or __import__(\"os\")\n".to_owned()];
+        let env = [("PYLAIR_HOME".to_owned(), "/workspace/.pylair-r.tmp".to_owned())];
+        let code = cell("/usr/bin/python3".as_ref(), "/workspace/p.py".as_ref(), &args, "/workspace", &env);
+        assert_eq!(
+            code,
+            r#"__import__("subprocess").call(["/usr/bin/python3", "/workspace/p.py", "-k", "a\" or __import__(\"os\")\n"], cwd="/workspace", env={**__import__("os").environ, **{"PYLAIR_HOME": "/workspace/.pylair-r.tmp"}})"#
+        );
+    }
+}
