@@ -4,7 +4,10 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::support::{Client, Home, PATIENCE, pytest_python, skip, text_of};
+use crate::{
+    doors::{Visitor, add},
+    support::{Client, Home, PATIENCE, Server, pytest_python, skip, text_of, why_no_namespaces},
+};
 
 const SHOP: &str = "
 def price(item, rate):
@@ -244,4 +247,119 @@ fn failures_are_told_as_prompts_resources_and_analysis() {
     assert_eq!(refused["kind"], "bad_argument", "{refused}");
     let refused = client.failure("get_failure", &json!({"id": "nope"}));
     assert!(refused["hint"].as_str().unwrap_or_default().contains(&id), "{refused}");
+}
+
+#[test]
+fn tests_run_within_the_walls_of_a_session() {
+    let name = "tests_run_within_the_walls_of_a_session";
+    let Some((home, mut client)) = project(name, &[]) else { return };
+    if let Some(reason) = why_no_namespaces() {
+        return skip(name, &reason);
+    }
+    let outside = home.work().join("outside");
+    fs::write(&outside, "secret").expect("the home is writable");
+    client.data("open_session", &json!({"name": "box", "sandbox": "workspace"}));
+    let look = format!(
+        "import os\ndef test_walls():\n    assert not os.path.exists({outside:?})\n    assert os.getcwd() == '/workspace/shop'\n"
+    );
+    for (path, content) in [("shop.py", SHOP), ("test_shop.py", TESTS), ("test_walls.py", &look)] {
+        client.data("write_file", &json!({"path": format!("shop/{path}"), "content": content, "target": "box"}));
+    }
+    let args = json!(["-q", "-p", "no:cacheprovider"]);
+    let ran = client.data("run_tests", &json!({"args": args, "cwd": "shop", "target": "box", "wait_s": 60}));
+    assert_eq!((&ran["exit_code"], &ran["counts"]["passed"]), (&json!(1), &json!(2)), "{ran}");
+    let failed = failure(&ran, "test_shop.py::test_none");
+    assert_eq!(failed["target"], Value::Null, "there is nobody to freeze it for");
+    let shown = client.data("get_failure", &json!({"id": failed["id"]}));
+    let frames = shown["seen"][0]["evidence"]["frames"].to_string();
+    assert!(frames.contains(r#""name":"base""#) && frames.contains("NoneType"), "{frames}");
+    let listed = client.data("list_files", &json!({"target": "box", "recursive": true}));
+    assert!(!listed.to_string().contains(".pylair"), "nothing is left behind: {listed}");
+    assert_eq!(execute(&mut client, "box", "1 + 1")["result"], "2", "the session goes on");
+    let refused = client.failure("run_tests", &json!({"target": "box", "sandbox": "sealed"}));
+    assert_eq!(refused["kind"], "bad_argument", "{refused}");
+
+    // A sandbox of its own, around the project itself.
+    let ran = client.data("run_tests", &json!({"args": ["-q", "-k", "passes"], "sandbox": "workspace", "wait_s": 60}));
+    assert_eq!((&ran["exit_code"], &ran["counts"]["passed"]), (&json!(0), &json!(1)), "{ran}");
+    let sealed = json!({"args": ["-q", "-k", "passes", "-p", "no:cacheprovider"], "sandbox": "sealed", "wait_s": 60});
+    let ran = client.data("run_tests", &sealed);
+    assert_eq!((&ran["exit_code"], &ran["counts"]["passed"]), (&json!(0), &json!(1)), "it may read them: {ran}");
+    let left: Vec<_> =
+        fs::read_dir(home.work()).expect("it is there").map(|entry| entry.expect("too").file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().starts_with(".pylair")), "{left:?}");
+    let targets = client.data("list_targets", &json!({"kind": "session"}));
+    assert!(!targets.to_string().contains("tests-"), "its session is closed: {targets}");
+
+    // A run that does not end is interrupted as any cell is.
+    let slow = "import time\ndef test_slow():\n    while True: time.sleep(0.01)\n";
+    client.data("write_file", &json!({"path": "slow/test_slow.py", "content": slow, "target": "box"}));
+    let begun = client.data("run_tests", &json!({"args": args, "cwd": "slow", "target": "box", "wait_s": 0}));
+    assert_eq!(begun["outcome"], "running", "{begun}");
+    let ended = client.data("get_job", &json!({"job": begun["job"], "cancel": true}));
+    assert_eq!(ended["outcome"], "interrupted", "{ended}");
+}
+
+#[test]
+fn over_http_tests_run_in_a_sandbox_unless_an_admin_says_otherwise() {
+    let name = "over_http_tests_run_in_a_sandbox_unless_an_admin_says_otherwise";
+    let Some(python) = pytest_python() else {
+        return skip(name, "PYLAIR_TEST_PYTEST is not set, and the newest Python has no pytest");
+    };
+    if let Some(reason) = why_no_namespaces() {
+        return skip(name, &reason);
+    }
+    let home = Home::with_python(&python);
+    let (granted, other) = (home.work().join("granted"), home.work().join("other"));
+    let look = format!("import os\ndef test_walls():\n    assert not os.path.exists({other:?})\n");
+    for project in [&granted, &other] {
+        fs::create_dir(project).expect("the home is writable");
+        fs::write(project.join("test_walls.py"), &look).expect("the home is writable");
+    }
+    let config = home.places().config;
+    fs::create_dir_all(&config).expect("the home is writable");
+    let settings = format!("[sandbox]\nallow_read = [{granted:?}]\n");
+    fs::write(config.join("config.toml"), settings).expect("the home is writable");
+    let server = Server::start(home.command(&["serve", "--port", "0", "--tools", "all"]), &home.places());
+    let args = json!(["-q", "-p", "no:cacheprovider"]);
+
+    let ci = Visitor::new(&home, &server, "ci", "tests", "me");
+    let ran = ci.call("run_tests", &json!({"args": args, "cwd": granted, "wait_s": 60}));
+    assert_eq!((&ran["exit_code"], &ran["counts"]["passed"]), (&json!(0), &json!(1)), "{ran}");
+    let told = ci.call("get_job", &json!({"job": ran["job"]}));
+    assert_eq!(told["run"], ran["run"], "{told}");
+    for arguments in [
+        json!({"cwd": other}),
+        json!({"cwd": granted.join("../other")}),
+        json!({"cwd": granted, "sandbox": "open"}),
+        json!({"cwd": granted, "sandbox": {"allow_read": [other]}}),
+        json!({"cwd": granted, "python": python}),
+        json!({"target": "anything"}),
+    ] {
+        let refused = ci.call("run_tests", &arguments);
+        assert_eq!(refused["kind"], "not_allowed", "{arguments}: {refused}");
+    }
+    let nowhere = ci.call("run_tests", &json!({}));
+    assert_eq!(nowhere["kind"], "bad_argument", "{nowhere}");
+    assert!(nowhere["message"].as_str().is_some_and(|message| message.contains("`target`")), "{nowhere}");
+
+    let token = add(&home, &["add", "both", "--scope", "run", "--scope", "tests", "--owner", "me"]);
+    let both = Visitor::with(&server, token);
+    both.call("write_file", &json!({"path": "test_walls.py", "content": look}));
+    let session = both.call("list_targets", &json!({}))["sessions"][0]["name"].clone();
+    let ran = both.call("run_tests", &json!({"args": args, "target": session, "wait_s": 60}));
+    assert_eq!((&ran["exit_code"], &ran["counts"]["passed"]), (&json!(0), &json!(1)), "{ran}");
+    let cell = both.call("execute", &json!({"code": "7", "target": session, "output": "json"}));
+    let others = ci.call("get_job", &json!({"job": cell["job"]}));
+    assert_eq!(others["kind"], "unknown_job", "only tests are told to who may run only tests: {others}");
+    let frozen = ci.call("get_failure", &json!({"id": "zzzzzz"}));
+    assert_eq!(frozen["kind"], "unknown_failure", "{frozen}");
+    let questioned = both.call("execute", &json!({"code": "1", "target": "failure:zzzzzz"}));
+    assert_eq!(questioned["kind"], "not_allowed", "a frozen test has the rights of whoever ran it: {questioned}");
+
+    let admin = Visitor::with(&server, server.token.clone());
+    let ran = admin.call("run_tests", &json!({"args": args, "cwd": other, "wait_s": 60}));
+    assert_eq!(ran["exit_code"], 1, "it sees its own directory, and is in a sandbox all the same: {ran}");
+    let ran = admin.call("run_tests", &json!({"args": args, "cwd": granted, "sandbox": "open", "wait_s": 60}));
+    assert_eq!(ran["exit_code"], 1, "without a sandbox it sees the other: {ran}");
 }

@@ -4,11 +4,8 @@
 use std::{
     io::{BufRead, BufReader, Read, Write},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    sync::{
-        LazyLock,
-        atomic::{AtomicU32, Ordering},
-    },
+    process::{Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
 
@@ -22,87 +19,10 @@ use serde_json::{Value, json};
 
 use super::support;
 
-/// A PostgreSQL of the tests' own, on a Unix socket. It ends when this process does, however that ends.
-struct Cluster {
-    directory: PathBuf,
-    /// Its end of file is what the cluster's shell waits for.
-    _keeper: Child,
-}
-
-/// Runs as `nobody` where the tests run as root, which PostgreSQL refuses.
-const CLUSTER: &str = r#"
-set -e
-initdb -D "$1/data" -U pylair -A trust -N >"$1/initdb.log" 2>&1
-postgres -D "$1/data" -k "$1" -c listen_addresses= -c max_connections=200 >"$1/postgres.log" 2>&1 &
-server=$!
-until psql -q -h "$1" -U pylair -d postgres -c 'SELECT 1' >/dev/null 2>&1; do kill -0 $server || exit 1; sleep 0.05; done
-echo ready
-cat >/dev/null
-kill -QUIT $server
-wait $server || true
-rm -rf "$1"
-"#;
-
-static CLUSTER_OF_ALL: LazyLock<Result<Cluster, String>> = LazyLock::new(Cluster::start);
-
-impl Cluster {
-    fn start() -> Result<Self, String> {
-        let mut path = std::env::var("PATH").unwrap_or_default();
-        let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
-        for version in versions {
-            path = format!("{path}:{}", version.path().join("bin").display());
-        }
-        // A socket's path has to be short.
-        let directory = PathBuf::from(format!("/tmp/pylair-pg-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).map_err(|error| error.to_string())?;
-        let is_root = rustix::process::getuid().is_root();
-        let mut command = if is_root { Command::new("setpriv") } else { Command::new("sh") };
-        if is_root {
-            let owner = Command::new("chown").arg("nobody").arg(&directory).status();
-            owner.ok().filter(std::process::ExitStatus::success).ok_or("there is no user `nobody`")?;
-            command.args(["--reuid", "nobody", "--regid", "nogroup", "--clear-groups", "sh"]);
-        }
-        command
-            .args(["-c", CLUSTER, "sh"])
-            .arg(&directory)
-            .env("PATH", path)
-            .env("LC_ALL", "C")
-            .current_dir(&directory);
-        let mut keeper =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|error| error.to_string())?;
-        let mut line = String::new();
-        BufReader::new(keeper.stdout.take().expect("it is piped"))
-            .read_line(&mut line)
-            .map_err(|error| error.to_string())?;
-        if line.trim() != "ready" {
-            let said = std::fs::read_to_string(directory.join("initdb.log")).unwrap_or_default();
-            return Err(format!("PostgreSQL does not start: {said}"));
-        }
-        Ok(Self { directory, _keeper: keeper })
-    }
-
-    /// A database of its own.
-    async fn database(&self) -> Database {
-        use sqlx::Connection;
-        let name = unique("db").replace('-', "_");
-        let mut connection = sqlx::PgConnection::connect(&self.address("postgres")).await.expect("it runs");
-        let sql = sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}"));
-        sqlx::query(sql).execute(&mut connection).await.expect("it can be made");
-        Database::Postgres(self.address(&name))
-    }
-
-    fn address(&self, database: &str) -> String {
-        format!("postgres://pylair@localhost/{database}?host={}", self.directory.display())
-    }
-}
-
-fn unique(what: &str) -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    format!("{what}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
-}
-
 fn directory() -> PathBuf {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(unique("failures"));
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("failures-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _absent = std::fs::remove_dir_all(&path);
     std::fs::create_dir_all(&path).expect("the target directory is writable");
     path
@@ -119,10 +39,10 @@ fn on_each_database<T: Future<Output = ()>>(name: &str, test: impl Fn(Database) 
         let path = directory();
         test(Database::Sqlite(path.join("failures.db"))).await;
         std::fs::remove_dir_all(path).expect("nothing else is in it");
-        match &*CLUSTER_OF_ALL {
+        match &*support::POSTGRES {
             Ok(cluster) => {
                 println!("{name} on PostgreSQL");
-                test(cluster.database().await).await;
+                test(Database::Postgres(cluster.database().await)).await;
             }
             Err(why) => support::skip(name, why),
         }
@@ -576,6 +496,41 @@ fn a_damaged_file_is_moved_aside_and_a_newer_one_refused() {
 }
 
 #[test]
+fn an_older_database_is_brought_up_to_date_and_half_a_migration_is_refused() {
+    on_each_database("an older database", |database| async move {
+        // As it was before anything was kept in it.
+        let made = "CREATE TABLE _sqlx_migrations (version BIGINT PRIMARY KEY, description TEXT NOT NULL, \
+            installed_on TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, success BOOLEAN NOT NULL, \
+            checksum {bytes} NOT NULL, execution_time BIGINT NOT NULL)";
+        let half = "UPDATE _sqlx_migrations SET success = FALSE";
+        let run = async |sql: String| match &database {
+            Database::Sqlite(path) => {
+                let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path).create_if_missing(true);
+                let pool = sqlx::SqlitePool::connect_with(options).await.unwrap();
+                sqlx::query(sqlx::AssertSqlSafe(sql.replace("{bytes}", "BLOB"))).execute(&pool).await.unwrap();
+                pool.close().await;
+            }
+            Database::Postgres(address) => {
+                let pool = sqlx::PgPool::connect(address).await.unwrap();
+                sqlx::query(sqlx::AssertSqlSafe(sql.replace("{bytes}", "BYTEA"))).execute(&pool).await.unwrap();
+                pool.close().await;
+            }
+        };
+        run(made.to_owned()).await;
+        let failures = open(database.clone());
+        failures.ingest(vec![begin("r1", 0), failed("r1", TEST, 1, "total", "bad")]).await.unwrap();
+        failures.close().await;
+        let again = open(database.clone());
+        assert_eq!(again.counts().await.unwrap().total, 1);
+        again.close().await;
+        run(half.to_owned()).await;
+        let refused = open(database.clone()).counts().await.unwrap_err();
+        assert!(matches!(refused, Error::Migrate { .. }), "{refused:?}");
+        assert!(refused.hint().contains("another store"), "{}", refused.hint());
+    });
+}
+
+#[test]
 fn a_locked_file_is_said_to_be_and_can_be_read() {
     runtime().block_on(async {
         let place = directory();
@@ -607,8 +562,8 @@ fn a_database_that_is_away_is_said_to_be_and_comes_back() {
         let wrong = open(Database::Postgres("postgres://:nonsense:".into())).counts().await.unwrap_err();
         assert!(matches!(wrong, Error::Invalid { .. }), "{wrong:?}");
 
-        let Ok(cluster) = &*CLUSTER_OF_ALL else { return };
-        let failures = open(cluster.database().await);
+        let Ok(cluster) = &*support::POSTGRES else { return };
+        let failures = open(Database::Postgres(cluster.database().await));
         failures.ingest(vec![begin("r1", 0)]).await.unwrap();
         let pool = sqlx::PgPool::connect(&cluster.address("postgres")).await.unwrap();
         // Every connection of everybody's but our own is lost, as when the server was restarted.
@@ -640,6 +595,7 @@ fn a_writer_on_a_small_disk() {
         assert_eq!(refused.kind(), "store_full", "{}", refused.message());
         assert_eq!(failures.counts().await.unwrap().total, kept);
         assert_eq!(failures.list(&Filter::default(), 10, None).await.unwrap().total, kept);
+        assert_eq!(failures.scan(&Filter::default()).await.unwrap().len() as u64, kept, "analysis goes on");
         println!("\nfull after {kept}");
         let _flushed = std::io::stdout().flush();
     });
