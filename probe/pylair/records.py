@@ -62,7 +62,7 @@ class Records:
     def passed(self, reports: list[Any]) -> None:
         """Takes many reports of what passed, in their order."""
         lines: list[str] = []
-        attempts, tests, items, stamp = self._attempts, self._tests, self.items, self.stamp
+        attempts, tests, items, facts_of, stamp = self._attempts, self._tests, self.items, self._facts.of, self.stamp
         beginning = f'{{"ev":"test","run":"{self._run}","nodeid":'
         count, at = len(reports), 0
         while at < count:
@@ -83,7 +83,7 @@ class Records:
                     attempts[nodeid] = 1
                     file, line, _ = setup.location
                     item = items.get(nodeid)
-                    told = self._facts.of(item) if item is not None else None
+                    told = facts_of(item) if item is not None else None
                     where = f',"line":{line + 1}' if line is not None else ""
                     if told:
                         where += f",{wire.encode(told).decode()[1:-1]}"

@@ -30,6 +30,9 @@ class Reporter(Witness):
         given = os.environ.pop("PYLAIR_TEST_RUN", "")
         self.run = given if given.isalnum() and len(given) <= 32 else real.urandom(8).hex()
         env = dict(os.environ)
+        if env.get("PYLAIR_HOME"):
+            # A test may go to another directory.
+            env["PYLAIR_HOME"] = os.path.abspath(env["PYLAIR_HOME"])
         self.ci = env.get("CI", "").lower() not in ("", "0", "false")
         self.delivery = Delivery(self.run, env)
         self._records = Records(self.run, self._add)
