@@ -29,9 +29,9 @@ def pytest_configure(config: Any) -> None:
 
             reporter = Worker(config)
         else:
-            from .reporting import Reporter
+            from . import reporting
 
-            reporter = Reporter(config)
+            reporter = reporting.reporter(config)
     except Exception:
         # Whatever it is, the run goes on without.
         return

@@ -200,7 +200,7 @@ class Records:
 
     def _begin(self, nodeid: str, report: Any) -> _Test:
         attempt = self._attempts[nodeid] = self._attempts.get(nodeid, 0) + 1
-        test = self._tests[nodeid] = _Test(nodeid, attempt, report.location, report.start)
+        test = self._tests[nodeid] = _Test(nodeid, attempt, report.location, report.start or real.time())
         carried = report.__dict__.get(CARRIED)
         if isinstance(carried, dict):
             test.facts = {name: carried[name] for name in ("params", "markers") if name in carried}

@@ -58,6 +58,7 @@ class Reporter(Witness):
     def pytest_sessionstart(self) -> None:
         try:
             self._began = real.monotonic()
+            self._due = real.time() + BATCH_SECONDS
             begun = {"ev": "run", "run": self.run, "at": self._records.stamp(real.time()), **facts.about(self.config, self._env, self.ci)}
             self._add(wire.encode(begun) + b"\n", True)
             self._git = git_state.Git(self.root)
@@ -187,17 +188,8 @@ class Reporter(Witness):
                 if (report.stop > self._due and report.when == "teardown") or len(passed) > _MAX_PASSED:
                     self._due = report.stop + BATCH_SECONDS
                     self._catch_up()
+                    self.delivery.flush()
                 return
-        except AttributeError:
-            # Of a pytest before 7.3.
-            _date(report)
-            return
-        except Exception as error:
-            self.give_up(error)
-            return
-        try:
-            if not hasattr(report, "start"):
-                _date(report)
             self._catch_up()
             if report.outcome == "failed" and CARRIED not in report.__dict__ and "node" not in report.__dict__:
                 self._held = report
@@ -206,7 +198,9 @@ class Reporter(Witness):
         except Exception as error:
             self.give_up(error)
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_exception_interact(self, node: Any, call: Any, report: Any) -> None:
+        """Before a debugger, which may end the run."""
         super().pytest_exception_interact(node, call, report)
         if report is self._held:
             try:
@@ -272,7 +266,18 @@ class Reporter(Witness):
             return wire.clean(f"{type(problem).__name__}: {str(problem)[:300]}")
 
 
-def _date(report: Any) -> None:
-    """Says when what is reported was, where pytest does not."""
-    report.stop = real.time()
-    report.start = report.stop - report.duration
+class _Dating(Reporter):
+    """For a pytest before 7.3, whose reports do not say when it was."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        report.stop = real.time()
+        report.start = report.stop - report.duration
+        super().pytest_runtest_logreport(report)
+
+
+def reporter(config: Any) -> Reporter:
+    """The one for this version of pytest."""
+    from _pytest.reports import TestReport
+
+    return (Reporter if "start" in TestReport.__init__.__code__.co_varnames else _Dating)(config)

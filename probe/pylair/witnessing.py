@@ -24,6 +24,7 @@ class Witness:
         self.root = str(config.rootpath)
         self.code = git_state.Code(self.root)
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_exception_interact(self, node: Any, call: Any, report: Any) -> None:
         """What could not be collected, before pytest reports it; and a failure that a plugin holds back to run the test again."""
         try:

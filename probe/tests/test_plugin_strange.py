@@ -233,3 +233,15 @@ def test_copies_are_capped():
     freezer._made = freezing.MAX_COPIES
     refused = freezer.freeze("r-1", "t", ValueError(), [])
     assert refused == f"{freezing.MAX_COPIES} copies were made of this run, which took 0.0 s of it"
+
+
+def test_a_debugger_comes_after_the_evidence(place):
+    place.listen()
+    project = place.write("def test_it():\n    number = 3\n    assert number == 4\n\ndef test_after(): pass\n")
+    (project / "typed").write_text("p number + 10\nq\n")
+    with open(project / "typed") as typed:
+        ran = place.run(project, "--pdb", stdin=typed)
+    assert "\n13\n" in ran.output.replace("(Pdb) ", "\n")
+    assert ran.failure("test_it")["frames"][0]["locals"] == [{"name": "number", "type": "int", "value": "3"}]
+    (end,) = ran.of("end")
+    assert (end["exit_code"], end["not_run"]) == (2, 1)
