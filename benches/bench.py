@@ -15,6 +15,7 @@ from typing import Any, Callable
 from home import BINARY, Home, adopt_orphans, descendants
 from line import Client
 
+import plugin
 import visits
 
 HERE = Path(__file__).parent
@@ -335,6 +336,7 @@ def main() -> int:
     for part in (bench.latency, bench.opening, bench.going_back, bench.completing, bench.shell, bench.memory, bench.pouring):
         part()
     visits.measure(bench)
+    plugin.measure(bench)
     load = os.getloadavg()[0]
     if options.json:
         facts = {"python": options.python, "cores": os.cpu_count(), "load": load}

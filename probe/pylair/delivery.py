@@ -8,7 +8,6 @@ Nothing here raises.
 from __future__ import annotations
 
 import _socket
-import json
 import os
 import select
 from typing import Any
@@ -172,7 +171,7 @@ class Delivery:
             raise _Lost
         if len(body) < length:
             return False
-        answer = json.loads(body[:length].decode("utf-8"))
+        answer = real.loads(body[:length].decode("utf-8"))
         if not isinstance(answer, dict):
             raise _Lost
         self.answered = True

@@ -26,8 +26,12 @@ class Facts:
         self._inherited: list[str] = []
 
     def of(self, item: Any) -> dict[str, Any]:
+        fields = item.__dict__
+        # Nothing is to be told of most.
+        if item.parent is self._parent and not self._inherited and "callspec" not in fields and not fields.get("own_markers"):
+            return {}
         found: dict[str, Any] = {}
-        callspec = getattr(item, "callspec", None)
+        callspec = fields.get("callspec")
         if callspec is not None:
             found["params"] = {
                 wire.clean(str(name)): param(value) for name, value in list(getattr(callspec, "params", {}).items())[:_MAX_PARAMS]

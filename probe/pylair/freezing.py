@@ -1,8 +1,8 @@
 """Makes a frozen copy of a test process at a failure, by `fork`, while the frames of the failure are alive. Called by reporting.py.
 
-The copy is nobody's child: the process between it and the test's gives up the descriptors, takes a process session of its own, forks once
-more and ends. Meanwhile the test's process goes on with the evidence; it waits for the copy's pid only when that is done. What the copy
-does then is frozen.py's. Where a fork is not safe none is made, and the failure says why.
+The copy is nobody's child: the process between it and the test's takes a process session of its own, forks once more and ends. Meanwhile
+the test's process goes on with the evidence; only then it waits until the copy has given up the descriptors. What the copy does after that
+is frozen.py's. Where a fork is not safe none is made, and the failure says why.
 """
 
 from __future__ import annotations
@@ -86,6 +86,9 @@ class Freezer:
         story = {"occurrence": occurrence, "run": self._run, "nodeid": nodeid}
         began = real.process_time()
         reading, writing = real.pipe()
+        if writing < 3:
+            # The test closed some of these, which the copy is about to replace.
+            writing = descriptors.move_high(writing)
         silence = throwaway.ChildSignal()
         parent = real.getpid()
         between = 0
@@ -122,15 +125,18 @@ class Freezer:
 
 
 def _leave(writing: int, runtime: str, story: dict[str, Any], error: BaseException, entries: list[tuple[Any, int]]) -> None:
-    """In the process between: leaves the test's behind, and makes the copy. Never returns."""
+    """In the process between: leaves the test's behind, and makes the copy. Never returns.
+
+    It ends at once, while the copy gives up the descriptors: for a large process to end takes as long as to be copied.
+    """
     try:
         sys.settrace(None)
         sys.setprofile(None)
         real.setsid()
-        throwaway.disarm_descriptors(writing)
         with NoWarnings():
             if real.fork():
                 real.exit(0)
+        throwaway.disarm_descriptors(writing)
     except BaseException as failure:
         real.write(writing, f"{type(failure).__name__}: {failure}".encode()[:500])
         real.exit(1)

@@ -241,7 +241,11 @@ class Code:
             return wire.clean(file), False
         if not self._libraries:
             self._libraries = _library_directories()
-        absolute = os.path.abspath(file)
+        try:
+            absolute = os.path.abspath(file)
+        except OSError:
+            # The working directory is gone.
+            absolute = file
         name = absolute[len(self.root) :] if absolute.startswith(self.root) else absolute
         is_library = absolute.startswith(self._libraries) or "/site-packages/" in absolute or "/dist-packages/" in absolute
         return wire.clean(name), not is_library

@@ -1,7 +1,7 @@
 """The pytest plugin, as pytest finds it: an entry point of the installed package, or `bootstrap/_pylair_pytest.py`. PYTEST_DONT_REWRITE
 
 Decides whether a run is reported, and by whom: in the process that the user started by `reporting.Reporter`, in an xdist worker by
-`reporting.Worker`. Reports once however often the plugin is there. Everything else is imported only if it is.
+`witnessing.Worker`. Reports once however often the plugin is there. Everything else is imported only if it is.
 """
 
 from __future__ import annotations
@@ -23,9 +23,15 @@ def pytest_configure(config: Any) -> None:
     if manager.is_blocked(NAME) or manager.get_plugin(_REPORTER) is not None or not _is_wanted(config):
         return
     try:
-        from . import reporting
+        reporter: Any
+        if hasattr(config, "workerinput"):
+            from .witnessing import Worker
 
-        reporter = reporting.Worker(config) if hasattr(config, "workerinput") else reporting.Reporter(config)
+            reporter = Worker(config)
+        else:
+            from . import reporting
+
+            reporter = reporting.reporter(config)
     except Exception:
         # Whatever it is, the run goes on without.
         return

@@ -6,6 +6,7 @@ Tests replace functions of modules, and some libraries those of every module tha
 from __future__ import annotations
 
 import _socket
+import json
 import os
 import select
 import time
@@ -17,6 +18,7 @@ real = SimpleNamespace(
     fork=os.fork,
     getpid=os.getpid,
     gmtime=time.gmtime,
+    loads=json.JSONDecoder().decode,
     makedirs=os.makedirs,
     monotonic=time.monotonic,
     open=os.open,

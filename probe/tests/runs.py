@@ -151,7 +151,9 @@ class Place:
         return sorted((self.home / "state" / "spool").glob("*"))
 
     def spooled(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for path in self.spool_files() for line in path.read_bytes().splitlines()]
+        """What is in the spool, without a last line that is cut off."""
+        lines = [line for path in self.spool_files() for line in path.read_bytes().splitlines(keepends=True)]
+        return [json.loads(line) for line in lines if line.endswith(b"\n")]
 
     def copies(self) -> list[dict[str, Any]]:
         return [json.loads(path.read_text()) for path in sorted((self.home / "runtime" / "failures").glob("*.json"))]

@@ -63,6 +63,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("preview", include_str!("../../probe/pylair/preview.py")),
     ("pytest_plugin", include_str!("../../probe/pylair/pytest_plugin.py")),
     ("real", include_str!("../../probe/pylair/real.py")),
+    ("records", include_str!("../../probe/pylair/records.py")),
     ("registry", include_str!("../../probe/pylair/registry.py")),
     ("replaying", include_str!("../../probe/pylair/replaying.py")),
     ("reporting", include_str!("../../probe/pylair/reporting.py")),
@@ -87,6 +88,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("verify", include_str!("../../probe/pylair/verify.py")),
     ("visiting", include_str!("../../probe/pylair/visiting.py")),
     ("wire", include_str!("../../probe/pylair/wire.py")),
+    ("witnessing", include_str!("../../probe/pylair/witnessing.py")),
     ("worker", include_str!("../../probe/pylair/worker.py")),
     ("wrapped", include_str!("../../probe/pylair/wrapped.py")),
 ];

@@ -22,6 +22,12 @@ class Hides:
         raise RuntimeError("no attributes")
 
 
+class Hangs:
+    def __repr__(self):
+        while True:
+            pass
+
+
 class Lies:
     def __repr__(self):
         return 7
@@ -33,7 +39,7 @@ class BadText(Exception):
 
 
 def test_locals():
-    raises, exits, prints, hides, lies = Raises(), Exits(), Prints(), Hides(), Lies()
+    raises, exits, prints, hides, hangs, lies = Raises(), Exits(), Prints(), Hides(), Hangs(), Lies()
     half = "\ud800 and text"
     raise LookupError("none of them")
 
