@@ -6,7 +6,12 @@
 use std::{path::Path, sync::Arc, time::Instant};
 
 use jiff::Timestamp;
-use pylair::failures::{Database, Failures, Limits, record::Record, view::Filter};
+use pylair::failures::{
+    Database, Failures, Limits,
+    explain::{Reading, question},
+    record::Record,
+    view::Filter,
+};
 use serde_json::{Value, json};
 
 /// Reporters at the same time, each with batches of so many failures.
@@ -67,30 +72,35 @@ async fn store(address: &str, count: usize) -> Value {
     let failures = Arc::new(open(address));
     failures.check().await.expect("it opens");
     let per_reporter = count / REPORTERS;
-    let batches: Vec<Vec<Vec<Record>>> = (0..REPORTERS)
+    // As reporters send them: lines of JSON, the body of a request.
+    let batches: Vec<(String, Vec<Vec<u8>>)> = (0..REPORTERS)
         .map(|reporter| {
             let run = format!("run{reporter}");
             let all: Vec<Record> = (0..per_reporter).map(|n| failed(&run, reporter * per_reporter + n)).collect();
-            all.chunks(BATCH).map(<[Record]>::to_vec).collect()
+            let bodies = all.chunks(BATCH).map(|chunk| {
+                let lines = chunk.iter().map(|record| serde_json::to_string(record).expect("it is JSON"));
+                lines.collect::<Vec<_>>().join("\n").into_bytes()
+            });
+            (run, bodies.collect())
         })
         .collect();
     for reporter in 0..REPORTERS {
         failures.ingest(vec![begin(&format!("run{reporter}"), "shop")]).await.expect("it is taken");
     }
-    let started = Instant::now();
+    let (started, cpu) = (Instant::now(), cpu_s());
     let mut reporters = tokio::task::JoinSet::new();
-    for batches in batches {
+    for (run, bodies) in batches {
         let failures = Arc::clone(&failures);
         reporters.spawn(async move {
-            for batch in batches {
-                failures.ingest(batch).await.expect("it is taken");
+            for body in bodies {
+                failures.ingest_lines(&run, body).await.expect("it is taken");
             }
         });
     }
     while let Some(done) = reporters.join_next().await {
         done.expect("it reports");
     }
-    let taken_s = started.elapsed().as_secs_f64();
+    let (taken_s, taken_cpu_s) = (started.elapsed().as_secs_f64(), cpu_s() - cpu);
     let mut kept = per_reporter * REPORTERS;
     failures.ingest(vec![begin("more", "shop")]).await.expect("it is taken");
     while kept < SCANNED {
@@ -98,18 +108,28 @@ async fn store(address: &str, count: usize) -> Value {
         failures.ingest(some).await.expect("it is taken");
         kept += 1000;
     }
-    let mut scans = Vec::new();
+    let question = question(None, None, true).expect("these are known");
+    let mut analyses = Vec::new();
     for _ in 0..3 {
-        let started = Instant::now();
-        let found = failures.scan(&Filter::default()).await.expect("it is read");
-        assert!(found.len() >= SCANNED, "all of them");
-        scans.push(started.elapsed().as_secs_f64());
+        let (started, cpu) = (Instant::now(), cpu_s());
+        let report = failures.analysis(&question, Reading::Nothing).await.expect("it is analysed");
+        assert!(report.total_failures >= SCANNED, "all of them");
+        analyses.push((started.elapsed().as_secs_f64(), cpu_s() - cpu));
     }
-    scans.sort_by(f64::total_cmp);
+    analyses.sort_by(|a, b| a.0.total_cmp(&b.0));
     failures.close().await;
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
-    let rate = (per_reporter * REPORTERS) as f64 / taken_s;
-    json!({"failures_per_s": rate, "scan_100k_s": scans[1]})
+    let rate = (per_reporter * REPORTERS) as f64;
+    json!({"failures_per_s": rate / taken_s, "failures_per_cpu_s": rate / taken_cpu_s, "analysis_of_100k_s": analyses[0].0,
+        "analysis_of_100k_cpu_s": analyses[0].1})
+}
+
+/// Processor time of this process so far: on a machine that does other things too, that is what can be compared.
+fn cpu_s() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
+    (ticks(11) + ticks(12)) / 100.0
 }
 
 /// To have many: what is scanned does not depend on the evidence.
@@ -122,8 +142,15 @@ fn small(run: &str, number: usize) -> Record {
     }))
 }
 
-/// Takes the runs of each suite in one after the other, and says after each in which groups its failures are.
+/// Takes runs in one after the other, and says after each in which groups its failures are: once all of them, so that a fault is seen alone
+/// before it is seen beside another one, and once only those with two faults.
 async fn groups(directory: &Path) -> Value {
+    let all = grouped(directory, |_| true).await;
+    let pairs_only = grouped(directory, |run| run["faults"].as_array().is_some_and(|faults| faults.len() != 1)).await;
+    json!({"all": all, "pairs_only": pairs_only})
+}
+
+async fn grouped(directory: &Path, wanted: fn(&Value) -> bool) -> Value {
     let place = directory.join("groups.db");
     for suffix in ["", "-wal", "-shm"] {
         let _absent = std::fs::remove_file(format!("{}{suffix}", place.display()));
@@ -139,14 +166,15 @@ async fn groups(directory: &Path) -> Value {
     for list in lists {
         let runs: Vec<Value> =
             serde_json::from_slice(&std::fs::read(&list).expect("it is a file")).expect("it is JSON");
-        for run in runs {
+        for run in runs.iter().filter(|run| wanted(run)) {
             let name = run["run"].as_str().expect("it has a name");
             let lines = std::fs::read(directory.join(format!("{name}.jsonl"))).expect("it was written");
             failures.ingest_lines(name, lines).await.expect("it is taken");
             let detail = failures.run(name).await.expect("it is there");
             for failure in detail.failures {
                 found.push(json!({
-                    "run": name, "test": failure.test, "group": failure.group, "type": failure.kind, "fingerprint": failure.fingerprint,
+                    "run": name, "suite": run["suite"], "test": failure.test, "group": failure.group, "type": failure.kind,
+                    "fingerprint": failure.fingerprint,
                     "place": failure.place.map(|place| format!("{}:{}", place.file, place.function)),
                 }));
             }

@@ -25,6 +25,9 @@
 //! - [`sandbox`]: what a session may do, and whether that holds
 //! - [`keeper`]: the process above each session, and confinement
 
+// Optimised builds lay out the futures of the tools, which are deeper than the compiler takes for reasonable.
+#![recursion_limit = "256"]
+
 pub mod app;
 pub mod attach;
 pub mod audit;

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Any
 
 import pytest
@@ -126,6 +126,30 @@ def source(path: Path, line: int) -> dict[str, Any] | None:
     return {"first": first, "lines": lines[first - 1 : line + LINES_AROUND]}
 
 
+class Called:
+    """Which functions of the project are run, as `file:qualified.name` without `<locals>`."""
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path)
+        self.names: set[str] = set()
+        self.tool = sys.monitoring.COVERAGE_ID
+        sys.monitoring.use_tool_id(self.tool, "pylair-called")
+        sys.monitoring.register_callback(self.tool, sys.monitoring.events.PY_START, self.started)
+        sys.monitoring.set_events(self.tool, sys.monitoring.events.PY_START)
+
+    def started(self, code: CodeType, _offset: int) -> Any:
+        if code.co_filename.startswith(str(ROOT)):
+            name = code.co_qualname.replace(".<locals>", "")
+            self.names.add(f"{Path(code.co_filename).relative_to(ROOT)}:{name}")
+        return sys.monitoring.DISABLE
+
+    @pytest.hookimpl
+    def pytest_sessionfinish(self) -> None:
+        self.path.write_text("\n".join(sorted(self.names)), encoding="utf-8")
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if "PYLAIR_CALLED" in os.environ:
+        config.pluginmanager.register(Called(os.environ["PYLAIR_CALLED"]), "pylair-called")
     if "PYLAIR_RECORDS" in os.environ:
         config.pluginmanager.register(Records(os.environ["PYLAIR_RECORDS"]), "pylair-records")

@@ -36,12 +36,11 @@ def v_measure(pairs: list[tuple[Hashable, Hashable]]) -> tuple[float, float, flo
     return (2 * homogeneity * completeness / total if total else 0.0), homogeneity, completeness
 
 
-def labelled(directory: Path, items: list[dict[str, Any]], pairs: bool) -> list[tuple[str, dict[str, Any]]]:
-    runs = {run["run"]: run for path in sorted(directory.glob("*.json")) for run in json.loads(path.read_text())}
+def labelled(runs: dict[str, Any], items: list[dict[str, Any]], faults: int) -> list[tuple[str, dict[str, Any]]]:
     found = []
     for item in items:
         run = runs[item["run"]]
-        if not run["faults"] or (len(run["faults"]) > 1) != pairs:
+        if len(run["faults"]) != faults:
             continue
         breaking = [fault for fault in run["faults"] if item["test"] in run["breaks"][fault]]
         if len(breaking) == 1:
@@ -49,27 +48,50 @@ def labelled(directory: Path, items: list[dict[str, Any]], pairs: bool) -> list[
     return found
 
 
+KEYS: dict[str, Callable[[dict[str, Any]], Hashable]] = {
+    "groups": lambda item: item["group"],
+    "fingerprints alone": lambda item: (item["suite"], item["fingerprint"]),
+    "baseline: type and last in-app frame": lambda item: (item["suite"], item["type"], item["place"]),
+    "baseline: type": lambda item: item["type"],
+}
+# Which runs are scored, of which store, with how many faults.
+VARIANTS = {
+    "one fault per run": ("all", 1),
+    "two faults per run, each seen alone before": ("all", 2),
+    "two faults per run, never seen alone": ("pairs_only", 2),
+}
+
+
+def scores(found: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+    result: dict[str, Any] = {"items": len(found), "faults": len({fault for fault, _ in found})}
+    for name, key in KEYS.items():
+        scored = [(fault, key(item)) for fault, item in found]
+        v, homogeneity, completeness = v_measure(scored)
+        figures = {"purity": purity(scored), "v": v, "homogeneity": homogeneity, "completeness": completeness}
+        result[name] = {figure: round(value, 3) for figure, value in figures.items()} | {"clusters": len({g for _, g in scored})}
+    return result
+
+
 def main() -> None:
     directory = Path(sys.argv[1])
-    items = json.load(sys.stdin)["items"]
-    keys: dict[str, Callable[[dict[str, Any]], Hashable]] = {
-        "groups": lambda item: item["group"],
-        "fingerprints": lambda item: (item["run"].partition("-0")[0], item["fingerprint"]),
-        "type and last frame": lambda item: (item["run"].partition("-0")[0], item["type"], item["place"]),
-        "type": lambda item: item["type"],
-    }
+    stores = json.load(sys.stdin)
+    runs = {run["run"]: run for path in sorted(directory.glob("*.json")) for run in json.loads(path.read_text())}
     result: dict[str, Any] = {}
-    for what, pairs in (("one fault per run", False), ("two faults per run", True)):
-        found = labelled(directory, items, pairs)
+    for variant, (store, faults) in VARIANTS.items():
+        found = labelled(runs, stores[store]["items"], faults)
         if not found:
             continue
-        result[what] = {"items": len(found), "faults": len({fault for fault, _ in found})}
-        for name, key in keys.items():
-            scored = [(fault, key(item)) for fault, item in found]
-            v, homogeneity, completeness = v_measure(scored)
-            figures = {"purity": purity(scored), "v": v, "homogeneity": homogeneity, "completeness": completeness}
-            result[what][name] = {figure: round(value, 3) for figure, value in figures.items()} | {"clusters": len({g for _, g in scored})}
-    print(json.dumps(result, indent=1))
+        result[variant] = {"all suites": scores(found)}
+        for suite in sorted({item["suite"] for _, item in found}):
+            result[variant][suite] = scores([(fault, item) for fault, item in found if item["suite"] == suite])
+    if "--table" in sys.argv:
+        for variant, suites in result.items():
+            for suite, scored in suites.items():
+                print(f"{variant}, {suite}: {scored['faults']} faults, {scored['items']} failures")
+                for name in KEYS:
+                    print(f"    {name:38} purity {scored[name]['purity']:.2f}  V {scored[name]['v']:.2f}  in {scored[name]['clusters']}")
+    else:
+        print(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Makes the data that grouping is judged by: real suites, in each run of which a fault is seeded.
 
 For each suite a run of the code as it is, then one run per fault, then runs with two of these faults at once. Writes `SUITE-NUMBER.jsonl` (records)
-and `runs.json` (which run has which faults, and in which order they ran) into a directory.
+and `SUITE.json` (which run has which faults, and in which order they ran) into a directory. What is there already is kept, so that it can be gone on with.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FEWEST, MOST = 2, 120
 LONGEST_S = 400
 
 
-def run(root: Path, suite: str, name: str, out: Path) -> list[dict[str, Any]]:
+def run(root: Path, suite: str, name: str, out: Path, called: Path | None = None) -> list[dict[str, Any]]:
     _, package, arguments = SUITES[suite]
     records = out / f"{name}.jsonl"
     code = hashlib.sha256(b"".join(path.read_bytes() for path in sorted((root / package).rglob("*.py")))).hexdigest()
@@ -60,6 +60,8 @@ def run(root: Path, suite: str, name: str, out: Path) -> list[dict[str, Any]]:
         "PYLAIR_PROJECT": suite,
         "PYLAIR_CODE": code,
     }
+    if called is not None:
+        env["PYLAIR_CALLED"] = str(called)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "evidence", "-p", "no:cacheprovider", "-p", "no:subtests", *arguments]
     try:
         subprocess.run(command, cwd=root, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=LONGEST_S, check=False)
@@ -84,51 +86,71 @@ def unpack(sdists: Path, suite: str, to: Path) -> Path:
     return next(path for path in to.iterdir() if path.name.startswith(stem))
 
 
-def seed_suite(suite: str, sdists: Path, out: Path, count: int, pairs: int, seed: int) -> list[dict[str, Any]]:
+def seed_suite(suite: str, sdists: Path, out: Path, count: int, pairs: int, seed: int) -> None:
     work = out / "work" / suite
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     clean = unpack(sdists, suite, work)
     root = work / "root"
 
-    def with_faults(chosen: list[faults.Fault], name: str) -> list[dict[str, Any]]:
+    def with_faults(chosen: list[faults.Fault], name: str, called: Path | None = None) -> list[dict[str, Any]]:
         shutil.rmtree(root, ignore_errors=True)
         shutil.copytree(clean, root)
         # From the end to the beginning, so that places stay where they are.
         for fault in sorted(chosen, key=lambda fault: -fault.start):
             fault.apply(root)
-        return run(root, suite, name, out)
+        return run(root, suite, name, out, called)
 
-    failing = {line["nodeid"] for line in with_faults([], f"{suite}-00")}
+    # What was run before is not run again: how many tests each fault broke, and which runs there are.
+    notes = out / f"{suite}.tried"
+    tried: dict[str, Any] = json.loads(notes.read_text()) if notes.exists() else {}
+    called = out / f"{suite}.called"
+    if not called.exists():
+        tried["clean"] = sorted(line["nodeid"] for line in with_faults([], f"{suite}-00", called))
     if not (out / f"{suite}-00.jsonl").exists():
         raise SystemExit(f"{suite}: its tests do not run as they are")
-    done = [{"run": f"{suite}-00", "suite": suite, "faults": []}]
+    failing = set(tried["clean"])
+    reached = set(called.read_text().splitlines())
+    done: list[dict[str, Any]] = [{"run": f"{suite}-00", "suite": suite, "faults": []}]
     kept: list[faults.Fault] = []
     broken: list[set[str]] = []
+
+    def note() -> None:
+        notes.write_text(json.dumps(tried))
+        (out / f"{suite}.json").write_text(json.dumps(done, indent=1))
+
     for fault in faults.candidates(clean, SUITES[suite][1], seed):
         if len(kept) == count:
             break
+        # A fault in what no test runs cannot show.
+        if f"{fault.file}:{fault.function}" not in reached:
+            continue
         name = f"{suite}-{len(kept) + 1:02}"
-        nodes = {line["nodeid"] for line in with_faults([fault], name)} - failing
-        print(suite, fault.function, fault.kind, len(nodes), flush=True)
+        what = f"{fault.file} {fault.function}: {fault.kind}"
+        if what not in tried:
+            tried[what] = sorted({line["nodeid"] for line in with_faults([fault], name)} - failing)
+            print(what, len(tried[what]), flush=True)
+            if not FEWEST <= len(tried[what]) <= MOST:
+                (out / f"{name}.jsonl").unlink(missing_ok=True)
+        nodes = set(tried[what])
         if FEWEST <= len(nodes) <= MOST:
             kept.append(fault)
             broken.append(nodes)
-            done.append({"run": name, "suite": suite, "faults": [name], "breaks": {name: sorted(nodes)}, "what": f"{fault.file} {fault.function}: {fault.kind}"})
-        else:
-            (out / f"{name}.jsonl").unlink(missing_ok=True)
+            done.append({"run": name, "suite": suite, "faults": [name], "breaks": {name: sorted(nodes)}, "what": what})
+        note()
     numbers = [(first, second) for second in range(len(kept)) for first in range(second) if not broken[first] & broken[second]]
-    for first, second in numbers[:: max(len(numbers) // pairs, 1)][:pairs]:
+    for first, second in numbers[:: max(len(numbers) // pairs, 1)][:pairs] if pairs else []:
         if kept[first].file == kept[second].file and kept[first].start < kept[second].end and kept[second].start < kept[first].end:
             continue
         names = [f"{suite}-{number + 1:02}" for number in (first, second)]
         name = f"{names[0]}-{names[1][-2:]}"
-        found = with_faults([kept[first], kept[second]], name)
-        print(name, len(found), flush=True)
-        if found:
+        if name not in tried or not (out / f"{name}.jsonl").exists():
+            tried[name] = len(with_faults([kept[first], kept[second]], name))
+            print(name, tried[name], flush=True)
+        if tried[name]:
             done.append({"run": name, "suite": suite, "faults": names, "breaks": {names[0]: sorted(broken[first]), names[1]: sorted(broken[second])}})
+        note()
     shutil.rmtree(work)
-    return done
 
 
 def main() -> None:
@@ -142,8 +164,7 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     for suite in options.suite or SUITES:
-        done = seed_suite(suite, options.sdists, options.out.resolve(), options.faults, options.pairs, options.seed)
-        (options.out / f"{suite}.json").write_text(json.dumps(done, indent=1))
+        seed_suite(suite, options.sdists, options.out.resolve(), options.faults, options.pairs, options.seed)
 
 
 if __name__ == "__main__":

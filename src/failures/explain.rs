@@ -18,6 +18,7 @@ use super::{
     prompt::{self, Prompt, Style, Told, ToldGroup},
     record::{Evidence, Outcome, Status},
     rules::{self, Investigation, Progress, Rule, UnknownRule},
+    store::{Light, time},
     view::{Failure, Filter, Onset, Summary},
 };
 
@@ -30,6 +31,9 @@ const MAX_NAMED: usize = 10;
 const MAX_SOURCE_BYTES: u64 = 1 << 20;
 const GIT_LIMIT: Duration = Duration::from_secs(2);
 const MAX_CHANGED: usize = 200;
+/// Files of a failure's frames whose changes are read, and lines of all of them.
+const MAX_DIFFED: usize = 20;
+const MAX_CHANGED_LINES: usize = 5000;
 
 /// Whether the project's own files and its git may be read for whoever asks. Records name the place themselves, and anybody who may report
 /// could name any: only who may read all files anyway has them read.
@@ -194,10 +198,11 @@ impl Failures {
 
     /// What many failures have in common.
     pub async fn analysis(&self, question: &Question, reading: Reading) -> Result<Report, Refused> {
-        let summaries = self.scan(&Filter::default()).await?;
+        let (failures, days) = tokio::try_join!(self.scan_light(), self.occurrence_days())?;
         let question = question.clone();
         let mut report = blocking(move || {
-            let rows: Vec<Row> = summaries.iter().map(row).collect();
+            let days = |id: &str| days.get(id).map_or(&[][..], Vec::as_slice);
+            let rows: Vec<Row> = failures.iter().map(|light| light_row(light, days(&light.id))).collect();
             analysis::analyze(&rows, &question)
         })
         .await?;
@@ -311,7 +316,7 @@ impl Failures {
         };
         let root = run.as_ref().map(|run| PathBuf::from(&run.run.project.root));
         let root = root.filter(|root| reading == Reading::Project && root.is_absolute());
-        let between = between(&onset, root.as_deref()).await;
+        let between = between(&onset, root.as_deref(), &evidence).await;
         let changed = run.as_ref().and_then(|run| run.run.code.as_ref()).map(|code| code.changed.clone());
         let tries = tries(&failure);
         Ok(Known {
@@ -394,6 +399,29 @@ fn investigations(failure: &Failure) -> Vec<Investigation> {
     copied.collect()
 }
 
+fn light_row<'a>(light: &'a Light, days: &'a [(i32, u32)]) -> Row<'a> {
+    let place = light.file.as_deref().or(light.test_file.as_deref()).filter(|file| !file.is_empty());
+    Row {
+        id: &light.id,
+        test: &light.test,
+        status: light.status,
+        group: &light.group,
+        kind: &light.kind,
+        message: &light.message,
+        pattern: &light.pattern,
+        phase: light.phase,
+        file: place,
+        line: light.line.or(light.test_line),
+        function: light.function.as_deref(),
+        first_seen: time(light.first_seen),
+        last_seen: time(light.last_seen),
+        occurrences: light.occurrences,
+        days,
+        first_bad: None,
+        last_good: None,
+    }
+}
+
 fn row(summary: &Summary) -> Row<'_> {
     let place = summary.place.as_ref();
     Row {
@@ -428,18 +456,21 @@ fn tries(failure: &Failure) -> Option<Tries> {
     (tries.passed > 0).then_some(tries)
 }
 
-/// The commits around the beginning of a failure, with the files that differ as far as git here knows.
-async fn between(onset: &Onset, root: Option<&Path>) -> Option<Between> {
+/// The commits around the beginning of a failure, with the files that differ as far as git here knows, and the lines that do in files of
+/// the failure's frames.
+async fn between(onset: &Onset, root: Option<&Path>, evidence: &Evidence) -> Option<Between> {
     let commit = |run: &Option<super::view::OnsetRun>| run.as_ref().and_then(|run| run.commit.clone());
     let (last_good, first_bad) = (commit(&onset.last_good), commit(&onset.first_bad));
     if last_good.is_none() && first_bad.is_none() {
         return None;
     }
     let mut files = Vec::new();
+    let mut lines = Vec::new();
     if let (Some(good), Some(bad), Some(root)) = (&last_good, &first_bad, root)
         && good != bad
     {
         files = changed_files(root, good, bad).await.unwrap_or_default();
+        lines = changed_lines(root, &[good, bad], &files, evidence).await;
     }
     if files.is_empty()
         && last_good == first_bad
@@ -447,30 +478,83 @@ async fn between(onset: &Onset, root: Option<&Path>) -> Option<Between> {
     {
         // The same commit: what was not committed makes the difference.
         files.clone_from(&bad.changed);
+        if let (Some(commit), Some(root)) = (&first_bad, root) {
+            lines = changed_lines(root, &[commit], &files, evidence).await;
+        }
     }
-    Some(Between { last_good, first_bad, files, lines: Vec::new() })
+    Some(Between { last_good, first_bad, files, lines })
 }
 
 async fn changed_files(root: &Path, good: &str, bad: &str) -> Option<Vec<String>> {
-    let is_commit = |text: &str| (7..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if !is_commit(good) || !is_commit(bad) {
+    let said = git_diff(root, &["--name-only", "-z"], &[good, bad], &[]).await?;
+    let names = said.split('\0').filter(|name| !name.is_empty());
+    Some(names.take(MAX_CHANGED).map(ToOwned::to_owned).collect())
+}
+
+/// Lines of the newer side: of the second commit, or of the files as they are.
+async fn changed_lines(root: &Path, commits: &[&str], files: &[String], evidence: &Evidence) -> Vec<(String, u32)> {
+    let chained = evidence.chain.iter().flat_map(|link| &link.frames);
+    let frames = evidence.frames.iter().chain(chained).filter(|frame| frame.in_app && files.contains(&frame.file));
+    let own: std::collections::BTreeSet<&str> = frames.map(|frame| frame.file.as_str()).collect();
+    if own.is_empty() {
+        return Vec::new();
+    }
+    let own: Vec<&str> = own.into_iter().take(MAX_DIFFED).collect();
+    let options = ["--unified=0", "--no-color", "--no-renames", "--src-prefix=a/", "--dst-prefix=b/"];
+    let said = git_diff(root, &options, commits, &own).await.unwrap_or_default();
+    added_lines(&said)
+}
+
+/// The lines that a diff without context adds, by file.
+fn added_lines(diff: &str) -> Vec<(String, u32)> {
+    let mut lines = Vec::new();
+    let mut file = "";
+    for line in diff.lines() {
+        if let Some(name) = line.strip_prefix("+++ b/") {
+            file = name.trim_end_matches('\t');
+        } else if let Some(hunk) = line.strip_prefix("@@ ")
+            && let Some(added) = hunk.split(' ').nth(1).and_then(|added| added.strip_prefix('+'))
+        {
+            let (first, count) = added.split_once(',').unwrap_or((added, "1"));
+            if let (Ok(first), Ok(count)) = (first.parse::<u32>(), count.parse::<u32>()) {
+                lines.extend((first..first.saturating_add(count)).map(|line| (file.to_owned(), line)));
+            }
+        }
+        if lines.len() >= MAX_CHANGED_LINES {
+            break;
+        }
+    }
+    lines
+}
+
+/// What `git diff` says below a directory, with nothing of the repository's own run.
+async fn git_diff(root: &Path, options: &[&str], commits: &[&str], files: &[&str]) -> Option<String> {
+    let is_commit = |text: &&str| (7..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if !commits.iter().all(is_commit) {
         return None;
     }
     let mut command = tokio::process::Command::new("git");
     command
         .arg("-C")
         .arg(root)
-        .args(["--no-optional-locks", "-c", "core.fsmonitor=false", "diff", "--no-ext-diff", "--no-textconv"])
-        .args(["--name-only", "--relative", "-z", good, bad, "--"])
+        .args([
+            "--no-optional-locks",
+            "--literal-pathspecs",
+            "-c",
+            "core.fsmonitor=false",
+            "-c",
+            "core.quotePath=false",
+        ])
+        .args(["diff", "--no-ext-diff", "--no-textconv", "--relative"])
+        .args(options)
+        .args(commits)
+        .arg("--")
+        .args(files)
         .stdin(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())
         .kill_on_drop(true);
     let output = tokio::time::timeout(GIT_LIMIT, command.output()).await.ok()?.ok()?;
-    let names = output.stdout.split(|byte| *byte == 0).filter(|name| !name.is_empty());
-    output
-        .status
-        .success()
-        .then(|| names.take(MAX_CHANGED).map(|name| String::from_utf8_lossy(name).into_owned()).collect())
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// A source file of the project as it is now, by the name that frames have.
@@ -500,4 +584,18 @@ pub fn status(word: &str) -> Result<Status, Unknown> {
         given: crate::plain::one_line(word, 60),
         known: NAMES,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_a_diff_adds() {
+        let diff = "diff --git a/shop/a.py b/shop/a.py\n--- a/shop/a.py\n+++ b/shop/a.py\n@@ -3 +3,2 @@ def f():\n-x\n+y\n+z\n\
+                    @@ -9,2 +10,0 @@\n-gone\n-gone\n+++ b/b.py\n@@ -0,0 +1 @@\n+new\n";
+        let found = added_lines(diff);
+        assert_eq!(found, [("shop/a.py".into(), 3), ("shop/a.py".into(), 4), ("b.py".into(), 1)]);
+        assert!(added_lines("@@ nonsense @@\n@@ -1 +x,y @@").is_empty());
+    }
 }

@@ -154,6 +154,14 @@ pub fn without_parameters(nodeid: &str) -> &str {
     nodeid.find('[').map_or(nodeid, |at| &nodeid[..at])
 }
 
+/// Words of a test's name, alone and with the next one, without those that say that it is a test.
+pub fn words(test: &str) -> BTreeSet<String> {
+    let name = test.rsplit("::").next().unwrap_or(test).to_lowercase();
+    let words: Vec<&str> = name.split('_').filter(|word| !word.is_empty() && *word != "test").collect();
+    let pairs = words.windows(2).map(|pair| pair.join("_"));
+    words.iter().map(|word| (*word).to_owned()).chain(pairs).take(MAX_WORDS).collect()
+}
+
 /// File and class of a test.
 pub fn suite(nodeid: &str) -> &str {
     let test = without_parameters(nodeid);
@@ -231,11 +239,12 @@ fn seen(message: &str) -> Vec<String> {
             .map_or(0, |start| start + text[start..].chars().next().map_or(1, char::len_utf8));
         let kind = &text[start..at];
         let is_exception = kind.starts_with(|c: char| c.is_ascii_uppercase())
-            && ["Error", "Exception", "Exit", "Warning", "Interrupt"].iter().any(|end| kind.ends_with(end));
+            && ["Error", "Exception", "Warning"].iter().any(|end| kind.ends_with(end));
+        // `SystemExit` and its like are how a program ends, whatever went wrong before.
         if is_exception {
             let rest = &text[at + 1..];
             let message = rest.lines().next().unwrap_or_default();
-            let message = message.rfind(")>").map_or(message, |end| &message[..end]);
+            let message = &message[..closing(message)];
             let quote = ['\'', '"']
                 .into_iter()
                 .find_map(|mark| message.strip_prefix(mark).map(|inner| inner.strip_suffix(mark).unwrap_or(inner)))
@@ -245,6 +254,25 @@ fn seen(message: &str) -> Vec<String> {
         }
     }
     found
+}
+
+/// Where the bracket closes that was open before the text, outside of quotes; its end where that is not to be seen.
+fn closing(text: &str) -> usize {
+    let (mut depth, mut quote, mut escaped) = (0_usize, None, false);
+    for (at, c) in text.char_indices() {
+        match (c, quote) {
+            _ if escaped => escaped = false,
+            ('\\', Some(_)) => escaped = true,
+            (c, Some(open)) if c == open => quote = None,
+            (_, Some(_)) => {}
+            ('\'' | '"', None) => quote = Some(c),
+            ('(', None) => depth += 1,
+            (')', None) if depth == 0 => return at,
+            (')', None) => depth -= 1,
+            _ => {}
+        }
+    }
+    text.len()
 }
 
 /// Names that are called in a line of source. Not those that every test calls.
@@ -459,6 +487,20 @@ mod tests {
         );
         assert_eq!(traits.symbols, ["call convert"]);
         assert!(traits.sites.is_empty());
+    }
+
+    #[test]
+    fn exceptions_that_a_test_saw_are_told_without_what_stands_around_them() {
+        let check = |message: &str, expect: &[&str]| assert_eq!(seen(message), expect, "{message}");
+        check("assert KeyError('a (b)') is None", &["KeyError: a (b)"]);
+        check("<Result ValueError(f(1), 2)>.exit_code == <Result SystemExit(1)>", &["ValueError: f(<n>), <n>"]);
+        check("ValueError('cut", &["ValueError: 'cut"]);
+    }
+
+    #[test]
+    fn words_of_a_test() {
+        let found: Vec<String> = words("t.py::TestA::test_Default_map").into_iter().collect();
+        assert_eq!(found, ["default", "default_map", "map"]);
     }
 
     #[test]

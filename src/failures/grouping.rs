@@ -10,6 +10,10 @@ use super::{fingerprint::Traits, view::Summary};
 
 /// So much of a cluster has to be known of a group for it to be that group again.
 const KNOWN_SHARE: f64 = 0.5;
+/// Members that share something are compared with so many others of them until one is found that they may be with.
+const MOST_TRIED: usize = 50;
+/// Two clusters of so many failures each are not put together because some of them call the same function on the way.
+const STANDS_ALONE: usize = 10;
 
 /// What failures are grouped by when they are analysed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -38,10 +42,37 @@ impl GroupBy {
 }
 
 /// One failing of a run.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Member {
     pub fingerprint: String,
     pub traits: Traits,
+    /// The group of an earlier run that shows again in this one, and had this failing in it.
+    pub seen_in: Option<i64>,
+    /// Words of its test's name of which most tests of the run fail that have them in theirs.
+    pub topics: Vec<String>,
+}
+
+/// Groups of earlier runs of which one failed in a run where the other's tests did not: two faults, whatever they have in common.
+#[derive(Debug, Clone, Default)]
+pub struct Apart(BTreeSet<(i64, i64)>);
+
+impl Apart {
+    /// From the runs that each group's tests were in, and whether any of these failed as the group does.
+    pub fn of(seen: &BTreeMap<i64, BTreeMap<i64, bool>>) -> Self {
+        let mut apart = BTreeSet::new();
+        for (one, runs) in seen {
+            for (other, of_other) in seen.range(one + 1..) {
+                if runs.iter().any(|(run, failed)| of_other.get(run).is_some_and(|also| also != failed)) {
+                    apart.insert((*one, *other));
+                }
+            }
+        }
+        Self(apart)
+    }
+
+    fn any(&self, some: &BTreeSet<i64>, others: &BTreeSet<i64>) -> bool {
+        some.iter().any(|one| others.iter().any(|other| self.0.contains(&(*one.min(other), *one.max(other)))))
+    }
 }
 
 /// Failures of a run that belong together.
@@ -61,7 +92,11 @@ enum Shared<'a> {
     Site(&'a str),
     Passes(&'a str),
     Called(&'a str),
+    Topic(&'a str),
+    Near(&'a str),
     Suite(&'a str),
+    File(&'a str),
+    Before(i64),
 }
 
 impl Shared<'_> {
@@ -73,14 +108,18 @@ impl Shared<'_> {
             Self::Site(function) => format!("fail in `{function}`"),
             Self::Passes(function) => format!("pass through `{function}`"),
             Self::Called(name) => format!("check what `{name}` gives"),
-            Self::Suite(suite) => format!("are tests of {suite}"),
+            Self::Topic(word) => format!("are among the tests named after `{word}`, of which most fail"),
+            Self::Near(name) => format!("call `{name}` before they fail"),
+            Self::Suite(suite) | Self::File(suite) => format!("are tests of {suite}"),
+            Self::Before(_) => "failed together before".into(),
         }
     }
 }
 
-/// Clusters the failures of one run.
-pub fn cluster(members: &[Member]) -> Vec<Cluster> {
-    let mut sets = Sets::new(members.len());
+/// Clusters the failures of one run: what was together before, then what shares something, the strongest first. What is known to be apart
+/// stays apart.
+pub fn cluster(members: &[Member], apart: &Apart) -> Vec<Cluster> {
+    let mut sets = Sets::new(members);
     let mut links: BTreeMap<Shared<'_>, Vec<usize>> = BTreeMap::new();
     let sites: HashSet<&str> = members.iter().flat_map(|member| &member.traits.sites).map(String::as_str).collect();
     for (index, member) in members.iter().enumerate() {
@@ -88,19 +127,50 @@ pub fn cluster(members: &[Member]) -> Vec<Cluster> {
             links.entry(shared).or_default().push(index);
         }
     }
-    for (shared, indices) in &links {
-        if matches!(shared, Shared::Passes(_)) && !indices.iter().any(|index| is_site(&members[*index], shared)) {
-            continue;
-        }
-        for index in &indices[1..] {
-            sets.join(indices[0], *index);
+    let (before, others): (Vec<_>, Vec<_>) = links.iter().partition(|(shared, _)| matches!(shared, Shared::Before(_)));
+    for (shared, indices) in before.into_iter().chain(others) {
+        let most = match shared {
+            Shared::Passes(_) if !indices.iter().any(|index| is_site(&members[*index], shared)) => continue,
+            Shared::Suite(_) | Shared::File(_) => continue,
+            Shared::Near(_) => STANDS_ALONE,
+            _ => usize::MAX,
+        };
+        // Each with the first it may be with: those that are apart have their own.
+        for (number, index) in indices.iter().enumerate().skip(1) {
+            let _joined = indices[..number].iter().take(MOST_TRIED).any(|first| sets.join(*first, *index, apart, most));
         }
     }
+    adopt(&mut sets, members, apart, |traits| &traits.suite);
+    adopt(&mut sets, members, apart, |traits| traits.suite.split("::").next().unwrap_or_default());
     let mut found: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for index in 0..members.len() {
         found.entry(sets.root(index)).or_default().push(index);
     }
     found.into_values().map(|indices| Cluster { reason: reason(&links, &indices), members: indices }).collect()
+}
+
+/// A failure that shares nothing with others goes to those of its suite, if these are one cluster or none.
+fn adopt(sets: &mut Sets, members: &[Member], apart: &Apart, suite: impl Fn(&Traits) -> &str) {
+    let mut by_suite: BTreeMap<&str, (BTreeSet<usize>, Vec<usize>)> = BTreeMap::new();
+    for (index, member) in members.iter().enumerate() {
+        let root = sets.root(index);
+        let (clusters, alone) = by_suite.entry(suite(&member.traits)).or_default();
+        if sets.sizes[root] > 1 {
+            clusters.insert(root);
+        } else if member.traits.path.is_empty() {
+            alone.push(index);
+        }
+    }
+    for (clusters, alone) in by_suite.into_values() {
+        let to = match clusters.len() {
+            0 => alone.first().copied(),
+            1 => clusters.first().copied(),
+            _ => None,
+        };
+        for index in alone {
+            let _joined = to.is_some_and(|to| sets.join(to, index, apart, usize::MAX));
+        }
+    }
 }
 
 fn is_site(member: &Member, shared: &Shared<'_>) -> bool {
@@ -117,11 +187,12 @@ fn shared_by<'a>(member: &'a Member, sites: &HashSet<&str>) -> BTreeSet<Shared<'
     if traits.path.is_empty() {
         // The trace does not reach tested code, which gave a wrong value instead of raising.
         shared.extend(traits.calls.iter().map(|name| Shared::Called(name)));
-        if traits.calls.is_empty() {
-            shared.extend(traits.near.iter().map(|name| Shared::Called(name)));
-        }
+        shared.extend(traits.near.iter().map(|name| Shared::Near(name)));
         shared.insert(Shared::Suite(&traits.suite));
+        shared.insert(Shared::File(traits.suite.split("::").next().unwrap_or_default()));
     }
+    shared.extend(member.topics.iter().map(|word| Shared::Topic(word)));
+    shared.extend(member.seen_in.map(Shared::Before));
     shared
 }
 
@@ -167,25 +238,43 @@ pub(crate) fn known_as(
     known.first().map(|(.., group)| *group)
 }
 
-/// Disjoint sets of indices.
-struct Sets(Vec<usize>);
+/// Disjoint sets of indices, each with the groups that its members were seen in.
+struct Sets {
+    parents: Vec<usize>,
+    sizes: Vec<usize>,
+    seen_in: Vec<BTreeSet<i64>>,
+}
 
 impl Sets {
-    fn new(count: usize) -> Self {
-        Self((0..count).collect())
+    fn new(members: &[Member]) -> Self {
+        let seen_in = members.iter().map(|member| member.seen_in.into_iter().collect()).collect();
+        Self { parents: (0..members.len()).collect(), sizes: vec![1; members.len()], seen_in }
     }
 
     fn root(&mut self, mut index: usize) -> usize {
-        while self.0[index] != index {
-            self.0[index] = self.0[self.0[index]];
-            index = self.0[index];
+        while self.parents[index] != index {
+            self.parents[index] = self.parents[self.parents[index]];
+            index = self.parents[index];
         }
         index
     }
 
-    fn join(&mut self, first: usize, second: usize) {
+    /// Whether they are in one set now. Not if both sets have `most` members.
+    fn join(&mut self, first: usize, second: usize, apart: &Apart, most: usize) -> bool {
         let (first, second) = (self.root(first), self.root(second));
-        self.0[first.max(second)] = first.min(second);
+        if first == second {
+            return true;
+        }
+        let large = self.sizes[first].min(self.sizes[second]) >= most;
+        if large || apart.any(&self.seen_in[first], &self.seen_in[second]) {
+            return false;
+        }
+        let (kept, gone) = (first.min(second), first.max(second));
+        self.parents[gone] = kept;
+        self.sizes[kept] += self.sizes[gone];
+        let seen = std::mem::take(&mut self.seen_in[gone]);
+        self.seen_in[kept].extend(seen);
+        true
     }
 }
 
@@ -201,17 +290,21 @@ mod tests {
     fn raised(fingerprint: &str, path: &str) -> Member {
         let path = words(path);
         let traits = Traits { sites: path[..1].to_vec(), path, suite: fingerprint.to_owned(), ..Traits::default() };
-        Member { fingerprint: fingerprint.into(), traits }
+        Member { fingerprint: fingerprint.into(), traits, ..Member::default() }
     }
 
     /// A test that compared what these calls gave.
     fn compared(fingerprint: &str, calls: &str, suite: &str) -> Member {
         let traits = Traits { calls: words(calls), suite: suite.to_owned(), ..Traits::default() };
-        Member { fingerprint: fingerprint.into(), traits }
+        Member { fingerprint: fingerprint.into(), traits, ..Member::default() }
     }
 
     fn check(members: &[Member], expect: &[&[usize]]) -> Vec<Cluster> {
-        let clusters = cluster(members);
+        check_apart(members, &Apart::default(), expect)
+    }
+
+    fn check_apart(members: &[Member], apart: &Apart, expect: &[&[usize]]) -> Vec<Cluster> {
+        let clusters = cluster(members, apart);
         let found: Vec<&[usize]> = clusters.iter().map(|cluster| cluster.members.as_slice()).collect();
         assert_eq!(found, expect, "{clusters:#?}");
         clusters
@@ -252,6 +345,57 @@ mod tests {
             [compared("1", "chunked", "A"), compared("2", "chunked list", "B"), compared("3", "windowed", "C")];
         let clusters = check(&members, &[&[0, 1], &[2]]);
         assert_eq!(clusters[0].reason, "all 2 check what `chunked` gives");
+    }
+
+    #[test]
+    fn what_shares_nothing_goes_to_its_suite_if_that_fails_in_one_way() {
+        let mut members =
+            vec![compared("1", "", "t.py::A"), compared("2", "", "t.py::A"), compared("3", "", "u.py::B")];
+        let clusters = check(&members, &[&[0, 1], &[2]]);
+        assert_eq!(clusters[0].reason, "all 2 are tests of t.py::A");
+        members.extend([compared("4", "window", "t.py::A"), compared("5", "window", "t.py::A")]);
+        check(&members, &[&[0, 1, 3, 4], &[2]]);
+        members.extend([compared("6", "chunked", "t.py::A"), compared("7", "chunked", "t.py::A")]);
+        check(&members, &[&[0], &[1], &[2], &[3, 4], &[5, 6]]);
+    }
+
+    #[test]
+    fn tests_that_are_named_after_what_fails_are_together() {
+        let mut members = [raised("1", "a:f"), raised("2", "b:g"), raised("3", "c:h")];
+        for member in &mut members[1..] {
+            member.topics = vec!["default_map".into()];
+        }
+        let clusters = check(&members, &[&[0], &[1, 2]]);
+        let reason = "all 2 are among the tests named after `default_map`, of which most fail";
+        assert_eq!(clusters[1].reason, reason);
+    }
+
+    #[test]
+    fn what_is_called_on_the_way_joins_a_few_and_not_two_large_clusters() {
+        let many = |first: usize, count: usize, calls: &str| {
+            let made = (first..first + count).map(|number| {
+                let mut member = compared(&number.to_string(), calls, &format!("{calls}.py"));
+                member.traits.near = vec!["echo".into()];
+                member
+            });
+            made.collect::<Vec<_>>()
+        };
+        assert_eq!(cluster(&[many(0, 10, "window"), many(10, 9, "chunked")].concat(), &Apart::default()).len(), 1);
+        assert_eq!(cluster(&[many(0, 10, "window"), many(10, 10, "chunked")].concat(), &Apart::default()).len(), 2);
+    }
+
+    #[test]
+    fn what_failed_without_the_other_is_apart_whatever_it_shares() {
+        let mut members = [raised("1", "a:f"), raised("2", "b:g"), raised("3", "a:f"), raised("4", "a:f")];
+        (members[0].seen_in, members[1].seen_in, members[2].seen_in) = (Some(1), Some(1), Some(2));
+        let runs = |list: &[(i64, bool)]| list.iter().copied().collect::<BTreeMap<_, _>>();
+        let together = BTreeMap::from([(1, runs(&[(7, true)])), (2, runs(&[(7, true), (8, true)]))]);
+        check_apart(&members, &Apart::of(&together), &[&[0, 1, 2, 3]]);
+        let alone = BTreeMap::from([(1, runs(&[(7, true)])), (2, runs(&[(7, false), (8, true)]))]);
+        let clusters = check_apart(&members, &Apart::of(&alone), &[&[0, 1, 3], &[2]]);
+        assert_eq!(clusters[0].reason, "2 of 3 fail in `a:f`, and the others are linked to these");
+        let clusters = check_apart(&members[..2], &Apart::default(), &[&[0, 1]]);
+        assert_eq!(clusters[0].reason, "all 2 failed together before");
     }
 
     #[test]

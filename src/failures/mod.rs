@@ -31,7 +31,7 @@ pub mod view;
 pub mod watching;
 mod writer;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{collections::HashMap, path::PathBuf, sync::Arc};
 
 use jiff::Timestamp;
 use tokio::sync::OnceCell;
@@ -151,6 +151,15 @@ impl Failures {
     /// Every failure that a filter asks for, in no order.
     pub async fn scan(&self, filter: &Filter) -> Result<Vec<Summary>, Error> {
         self.store().await?.scan(filter).await
+    }
+
+    async fn scan_light(&self) -> Result<Vec<store::Light>, Error> {
+        self.store().await?.scan_light().await
+    }
+
+    /// On which days (since 1970, UTC) failures occurred how often, by id: those that occurred more than twice and on several days.
+    async fn occurrence_days(&self) -> Result<HashMap<String, Vec<(i32, u32)>>, Error> {
+        self.store().await?.occurrence_days().await
     }
 
     pub async fn get(&self, id: &str) -> Result<Failure, Error> {

@@ -26,6 +26,7 @@ mod exec;
 mod execute;
 mod failures;
 mod failures_cli;
+mod failures_fixes;
 mod failures_rest;
 mod failures_store;
 mod faults;

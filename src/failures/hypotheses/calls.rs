@@ -104,6 +104,28 @@ impl Misfit<'_> {
     }
 }
 
+impl Misfit<'_> {
+    /// Arguments that are passed by position and have to be passed by name, with these names: as many as there are parameters behind a star
+    /// for which nothing else is passed.
+    pub fn by_name_only(&self) -> Option<Vec<(String, String)>> {
+        let (Problem::TooMany, Some(definition)) = (&self.problem, &self.definition) else { return None };
+        let parameters = &definition.parameters;
+        let bound = usize::from(matches!(parameters.first().map(|first| first.name.as_str()), Some("self" | "cls")));
+        let taken = parameters.iter().take_while(|parameter| !parameter.by_name && !parameter.name.starts_with('*'));
+        let name_of = |given: &str| split_top(given, "=").map(|(name, _)| name.trim().to_owned());
+        let plain: Vec<&String> = self.given.iter().take_while(|given| name_of(given).is_none()).collect();
+        let passed: Vec<String> = self.given.iter().filter_map(|given| name_of(given)).collect();
+        let free: Vec<&str> = parameters
+            .iter()
+            .filter(|parameter| parameter.by_name && !passed.contains(&parameter.name))
+            .map(|parameter| parameter.name.as_str())
+            .collect();
+        let extra = plain.get(taken.count().saturating_sub(bound)..)?;
+        let fits = !extra.is_empty() && extra.len() == free.len() && !plain.iter().any(|given| given.starts_with('*'));
+        fits.then(|| extra.iter().zip(free).map(|(value, name)| ((*value).clone(), name.to_owned())).collect())
+    }
+}
+
 pub(crate) fn hypotheses(scene: &Scene) -> Vec<Hypothesis> {
     let Some(misfit) = misfit(scene) else { return Vec::new() };
     let at = misfit.at;

@@ -1,13 +1,13 @@
 //! What pytest and mock themselves say: a fixture that is not there, a patched name that does not exist, an exception that was not raised.
 
 use super::{
-    Confidence, Fact, Hypothesis, Scene,
+    At, Confidence, Fact, Hypothesis, Scene,
     names::module_names,
     reading::{brief, pattern, similar, unquote},
 };
 
 pub(crate) fn hypotheses(scene: &Scene) -> Vec<Hypothesis> {
-    fixture(scene).or_else(|| mock(scene)).or_else(|| raises(scene)).into_iter().collect()
+    fixture(scene).or_else(|| mock(scene)).or_else(|| bypass(scene)).or_else(|| raises(scene)).into_iter().collect()
 }
 
 /// A fixture that was asked for and is not there.
@@ -159,6 +159,67 @@ pub(crate) fn wrong_path(scene: &Scene) -> Option<WrongPath> {
     let path_dir = owner.replace('.', "/");
     there.extend(modules_beside(scene, &path_dir, &wanted));
     Some(WrongPath { path, owner, wanted, there })
+}
+
+/// A function that a test patches, and that was called all the same: its caller had imported it by name before.
+pub(crate) struct Bypassed<'a> {
+    /// As it stands in the test, and where it should lead.
+    pub path: String,
+    pub better: String,
+    /// The frame of the test, and the line with the patch.
+    pub at: At<'a>,
+    pub line: u32,
+    pub called: At<'a>,
+    pub caller: At<'a>,
+}
+
+pub(crate) fn bypassed<'a>(scene: &Scene<'a>) -> Option<Bypassed<'a>> {
+    let frames: Vec<At<'a>> = scene.frames().filter(|at| at.frame.in_app).collect();
+    for (called, caller) in frames.iter().zip(frames.iter().skip(1)) {
+        let (Some(module), Some(user)) = (called.frame.module.as_deref(), caller.frame.module.as_deref()) else {
+            continue;
+        };
+        let function = called.frame.function.as_str();
+        if module == user || function.contains('.') {
+            continue;
+        }
+        let path = format!("{module}.{function}");
+        let patches = |line: &str| {
+            line.contains("patch") && (line.contains(&format!("\"{path}\"")) || line.contains(&format!("'{path}'")))
+        };
+        for at in frames.iter().filter(|at| at.index > called.index) {
+            let (first, lines) = scene.function_lines(*at);
+            let Some((line, _)) = (first..).zip(&lines).find(|(_, line)| patches(line)) else { continue };
+            // Only what the caller holds under its own name escapes the patch.
+            let text = scene.file(&caller.frame.file)?;
+            let import = format!("from {module} import ");
+            let by_name = |line: &str| {
+                let names = line.trim().strip_prefix(&import)?;
+                names.split(',').any(|name| name.trim().trim_matches(['(', ')']) == function).then_some(())
+            };
+            text.lines().find_map(by_name)?;
+            let better = format!("{user}.{function}");
+            return Some(Bypassed { path, better, at: *at, line, called: *called, caller: *caller });
+        }
+    }
+    None
+}
+
+fn bypass(scene: &Scene) -> Option<Hypothesis> {
+    let Bypassed { path, better, at, line, called, caller } = bypassed(scene)?;
+    Some(Hypothesis {
+        text: format!(
+            "the real `{path}` ran although the test patches it: {} has imported it by name, and has to be patched there, as `{better}`",
+            caller.frame.file
+        ),
+        confidence: Confidence::High,
+        because: format!("frame {} is the function that is patched", called.index + 1),
+        evidence: vec![
+            called.fact(format!("`{path}`, not a mock")),
+            caller.fact(format!("`{}`", brief(&caller.statement()))),
+            at.fact_at(line, format!("patches '{path}'")),
+        ],
+    })
 }
 
 /// Modules of a package whose names are one exchange of letters away, which can be asked for without listing a directory.

@@ -196,18 +196,24 @@ pub(crate) struct Parameter {
     /// With the stars of `*args` and `**kwargs`.
     pub name: String,
     pub default: Option<String>,
+    /// Behind a star: no position passes it.
+    pub by_name: bool,
 }
 
 impl Definition {
     pub fn head(&self) -> String {
-        let written: Vec<String> = self
-            .parameters
-            .iter()
-            .map(|parameter| match &parameter.default {
+        let mut written: Vec<String> = Vec::with_capacity(self.parameters.len() + 1);
+        let mut star = false;
+        for parameter in &self.parameters {
+            if parameter.by_name && !star {
+                written.push("*".into());
+            }
+            star |= parameter.by_name || parameter.name.starts_with('*');
+            written.push(match &parameter.default {
                 Some(default) => format!("{}={default}", parameter.name),
                 None => parameter.name.clone(),
-            })
-            .collect();
+            });
+        }
         format!("def {}({})", self.name, written.join(", "))
     }
 
@@ -305,17 +311,21 @@ fn after_head(head: &str) -> Option<&str> {
 pub(crate) fn parameters(head: &str) -> Vec<Parameter> {
     let Some(open) = head.find('(') else { return Vec::new() };
     let Some(length) = balanced(&head[open..]) else { return Vec::new() };
-    split_arguments(&head[open + 1..open + length - 1])
-        .into_iter()
-        .filter_map(|part| {
-            let (left, default) = match split_top(&part, "=") {
-                Some((left, right)) => (left, Some(right.trim().to_owned())),
-                None => (part.clone(), None),
-            };
-            let name = left.split(':').next().unwrap_or("").trim().to_owned();
-            (!name.is_empty() && name != "/" && name != "*").then_some(Parameter { name, default })
-        })
-        .collect()
+    let mut by_name = false;
+    let mut found = Vec::new();
+    for part in split_arguments(&head[open + 1..open + length - 1]) {
+        let (left, default) = match split_top(&part, "=") {
+            Some((left, right)) => (left, Some(right.trim().to_owned())),
+            None => (part.clone(), None),
+        };
+        let name = left.split(':').next().unwrap_or("").trim().to_owned();
+        let star = name.starts_with('*');
+        if !name.is_empty() && name != "/" && name != "*" {
+            found.push(Parameter { name, default, by_name: by_name && !star });
+        }
+        by_name |= star;
+    }
+    found
 }
 
 /// The arguments of the call of `function` on a line, if there is one call of it.

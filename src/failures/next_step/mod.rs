@@ -53,9 +53,10 @@ impl Evaluate {
 /// None when the evidence has neither a line nor a value to go on with.
 pub fn next_step(evidence: &Evidence, around: &Around) -> Option<NextStep> {
     let scene = Scene::new(evidence, around);
-    let steps: [fn(&Scene) -> Option<NextStep>; 10] = [
+    let steps: [fn(&Scene) -> Option<NextStep>; 11] = [
         wrong_fixture,
         wrong_mock_path,
+        bypassed_mock,
         missing_import,
         wrong_import,
         changed_signature,
@@ -138,6 +139,19 @@ fn wrong_mock_path(scene: &Scene) -> Option<NextStep> {
         (found == 1).then(|| line.replacen(&wrong.path, &path, 1))
     });
     Some(with_diff(format!("patch `{path}` instead of `{}`", wrong.path), diff, Confidence::High))
+}
+
+/// The function is patched where it is defined, and was called where it is used.
+fn bypassed_mock(scene: &Scene) -> Option<NextStep> {
+    let pytest::Bypassed { path, better, at, line, .. } = pytest::bypassed(scene)?;
+    let diff = scene.unchanged(at).and_then(|text| {
+        let mut edits = Edits::of(&at.frame.file, &text);
+        let index = line as usize - 1;
+        let old = edits.lines().get(index)?.clone();
+        (old.matches(&path).count() == 1).then(|| edits.replace(index, old.replacen(&path, &better, 1)))?;
+        edits.diff()
+    });
+    Some(with_diff(format!("patch `{better}` instead of `{path}`: that is where it is used"), diff, Confidence::High))
 }
 
 fn missing_import(scene: &Scene) -> Option<NextStep> {
@@ -231,6 +245,33 @@ fn changed_signature(scene: &Scene) -> Option<NextStep> {
             None
         });
         return Some(with_diff(format!("pass `{meant}` instead of `{name}` at {}", at.place()), diff, confidence));
+    }
+    if let Some(renamed) = misfit.by_name_only() {
+        let names: Vec<String> = renamed.iter().map(|(_, name)| format!("`{name}`")).collect();
+        let diff = scene.unchanged(at).and_then(|text| {
+            let mut edits = Edits::of(&at.frame.file, &text);
+            let index = at.frame.line as usize - 1;
+            let line = edits.lines().get(index)?.clone();
+            let call = line.find(&format!("{short}("))? + short.len();
+            let (before, mut inside) = (line[..=call].to_owned(), line[call + 1..].to_owned());
+            for (value, name) in &renamed {
+                // Behind a comma or the bracket, and once: else nobody knows which one it is.
+                let found: Vec<usize> = inside
+                    .match_indices(value.as_str())
+                    .map(|(at, _)| at)
+                    .filter(|at| matches!(inside[..*at].trim_end().chars().last(), None | Some(',')))
+                    .collect();
+                let [only] = found[..] else { return None };
+                inside.insert_str(only, &format!("{name}="));
+            }
+            edits.replace(index, before + &inside);
+            edits.diff()
+        });
+        return Some(with_diff(
+            format!("pass {} by name at {}: it is not taken by position", names.join(", "), at.place()),
+            diff,
+            Confidence::High,
+        ));
     }
     let function = expressions(&at.statement())
         .into_iter()

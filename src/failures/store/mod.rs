@@ -16,6 +16,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::error::Error;
 pub(crate) use open::without_password;
+pub(crate) use read::Light;
 use sql::Db;
 pub use trim::Trimmed;
 pub(crate) use write::Trial;
@@ -84,7 +85,7 @@ fn by_word<T: DeserializeOwned>(word: &str, otherwise: T) -> T {
     serde_json::from_value(serde_json::Value::String(word.to_owned())).unwrap_or(otherwise)
 }
 
-fn time(micros: i64) -> Timestamp {
+pub(crate) fn time(micros: i64) -> Timestamp {
     Timestamp::from_microsecond(micros).unwrap_or_default()
 }
 

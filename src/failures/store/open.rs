@@ -25,7 +25,10 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const READERS: u32 = 4;
 const CONNECTIONS: u32 = 8;
-const MIGRATIONS: &[(i64, &str, &str)] = &[(1, "failures", include_str!("migrations/0001_failures.sql"))];
+const MIGRATIONS: &[(i64, &str, &str)] = &[
+    (1, "failures", include_str!("migrations/0001_failures.sql")),
+    (2, "prints", include_str!("migrations/0002_prints.sql")),
+];
 
 impl Store {
     pub(crate) async fn open(database: &Database) -> Result<Self, Error> {

@@ -1,5 +1,7 @@
 //! Questions about what is kept. Reads never wait for the writer.
 
+use std::collections::HashMap;
+
 use futures::TryStreamExt;
 use jiff::Timestamp;
 
@@ -34,6 +36,27 @@ const SUMMARY: &str = "SELECT f.name, f.status, f.verified, g.name, p.name, t.no
 const RUN: &str = "SELECT r.run, p.name, p.root, p.remote, r.source, r.began, r.ended, r.exit_code, r.seconds, r.not_run, r.note, r.host, \
     r.who, r.python, r.pytest, r.platform, r.ci, r.workers, r.code, r.code_how, r.commit_id, r.branch, r.dirty, r.changed, r.passed, \
     r.failed, r.error, r.skipped, r.xfailed, r.xpassed, r.rerun, r.id, r.detail FROM runs r JOIN projects p ON p.id = r.project_id";
+
+/// A failure as it is counted, in the order of `scan_light`.
+#[derive(Debug, serde::Deserialize)]
+pub(crate) struct Light {
+    pub(crate) id: String,
+    pub(crate) test: String,
+    pub(crate) status: Status,
+    pub(crate) group: String,
+    pub(crate) kind: String,
+    pub(crate) message: String,
+    pub(crate) pattern: String,
+    pub(crate) phase: Phase,
+    pub(crate) file: Option<String>,
+    pub(crate) line: Option<u32>,
+    pub(crate) function: Option<String>,
+    pub(crate) test_file: Option<String>,
+    pub(crate) test_line: Option<u32>,
+    pub(crate) first_seen: i64,
+    pub(crate) last_seen: i64,
+    pub(crate) occurrences: u64,
+}
 
 /// What is only told of one run.
 #[derive(Default, serde::Deserialize)]
@@ -121,6 +144,44 @@ impl Store {
         let sql = format!("{SUMMARY}{}", conditions.sql);
         let rows = self.db.stream(sql, conditions.bound).map_ok(|mut row| summary(&mut row));
         rows.try_collect().await.map_err(self.reading())
+    }
+
+    /// All failures as analysis needs them. Each row comes as one text: taking twenty values of each apart takes longer than the query.
+    pub(crate) async fn scan_light(&self) -> Result<Vec<Light>, Error> {
+        let sql = format!(
+            "SELECT CAST({}(f.name, t.nodeid, f.status, g.name, f.kind, f.message, f.pattern, f.phase, f.file, f.line, f.function, t.file, \
+             t.line, f.first_seen, f.last_seen, f.occurrences) AS TEXT) \
+             FROM failures f JOIN tests t ON t.id = f.test_id JOIN groups g ON g.id = f.group_id",
+            self.db.json_array()
+        );
+        let rows = self.db.stream(sql, Vec::new()).and_then(|mut row| async move {
+            serde_json::from_str(&row.text()).map_err(|why| sqlx::Error::Decode(why.into()))
+        });
+        rows.try_collect().await.map_err(self.reading())
+    }
+
+    /// Of failures for which the first and the last time are not everything. What was before the runs that are kept is counted to the first day.
+    pub(crate) async fn occurrence_days(&self) -> Result<HashMap<String, Vec<(i32, u32)>>, Error> {
+        let sql = format!(
+            "SELECT f.name, f.occurrences, f.first_seen / {DAY}, o.at / {DAY}, COUNT(*) FROM failures f \
+             JOIN outcomes o ON o.test_id = f.test_id AND o.failure_id = f.id \
+             WHERE f.occurrences > 2 AND f.last_seen / {DAY} > f.first_seen / {DAY} \
+             GROUP BY f.name, f.occurrences, f.first_seen, o.at / {DAY}"
+        );
+        let number = |value: i64| i32::try_from(value).unwrap_or_default();
+        let mut left: HashMap<String, (i32, u32)> = HashMap::new();
+        let mut days: HashMap<String, Vec<(i32, u32)>> = HashMap::new();
+        for mut row in self.db.fetch(sql, Vec::new()).await.map_err(self.reading())? {
+            let (name, all, first, day, seen) =
+                (row.text(), small(row.int()), number(row.int()), number(row.int()), small(row.int()));
+            let (_, unseen) = left.entry(name.clone()).or_insert((first, all));
+            *unseen = unseen.saturating_sub(seen);
+            days.entry(name).or_default().push((day, seen));
+        }
+        for (name, (first, unseen)) in left.into_iter().filter(|(_, (_, unseen))| *unseen > 0) {
+            days.entry(name).or_default().push((first, unseen));
+        }
+        Ok(days)
     }
 
     pub(crate) async fn get(&self, id: &str) -> Result<Failure, Error> {

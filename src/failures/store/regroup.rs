@@ -8,14 +8,16 @@ use super::{
     write::now,
 };
 use crate::failures::{
-    fingerprint::Traits,
-    grouping::{Cluster, Member, cluster, known_as},
+    fingerprint::{Traits, without_parameters, words},
+    grouping::{Apart, Cluster, Member, cluster, known_as},
 };
 
 /// A run is clustered at every report while it has so few failures, and at its end up to so many. Beyond, fingerprints alone decide.
 const FEW: i64 = 40;
 const MANY: i64 = 5000;
 const ROWS: usize = 200;
+/// Of outcomes `o`: the test was run, and not skipped.
+const RAN: &str = "o.outcome IN ('passed', 'failed', 'error', 'rerun', 'xpassed')";
 
 /// What a name is of. It can be told from it: groups begin with `g`, failures do not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,11 +56,18 @@ pub(super) async fn provisional<'a>(
                 let prints = chunk.iter().map(|(print, _)| Value::from(*print));
                 std::iter::once(Value::from(project)).chain(prints).collect::<Vec<_>>()
             };
+            // One row per fingerprint, however many failures have it.
+            let rows = chunk.iter().enumerate().map(|(number, _)| format!("(${})", number + 2)).collect::<Vec<_>>();
             let sql = format!(
-                "SELECT fingerprint, group_id FROM failures WHERE project_id = $1 AND fingerprint IN ({list}) ORDER BY last_seen"
+                "SELECT v.column1, (SELECT f.group_id FROM failures f WHERE f.project_id = $1 AND f.fingerprint = v.column1 \
+                 ORDER BY f.last_seen DESC LIMIT 1) FROM (VALUES {}) AS v",
+                rows.join(", ")
             );
             for mut row in tx.fetch(sql, bound()).await? {
-                found.insert((project, row.text()), row.int());
+                let print = row.text();
+                if let Some(group) = row.maybe_int() {
+                    found.insert((project, print), group);
+                }
             }
             let sql =
                 format!("SELECT fingerprint, group_id FROM pins WHERE project_id = $1 AND fingerprint IN ({list})");
@@ -99,6 +108,7 @@ pub(super) async fn provisional<'a>(
 struct Failing {
     id: i64,
     group: i64,
+    test: String,
     member: Member,
 }
 
@@ -111,25 +121,29 @@ pub(super) async fn regroup(tx: &mut Tx, project: i64, run: i64, ended: bool) ->
     }
     let rows = tx
         .fetch(
-            "SELECT f.id, f.group_id, f.fingerprint, f.traits FROM failures f WHERE f.id IN \
+            "SELECT f.id, f.group_id, f.fingerprint, f.traits, t.nodeid FROM failures f JOIN tests t ON t.id = f.test_id WHERE f.id IN \
              (SELECT failure_id FROM occurrences WHERE run_id = $1) \
              AND NOT EXISTS (SELECT 1 FROM pins p WHERE p.project_id = f.project_id AND p.fingerprint = f.fingerprint) ORDER BY f.id",
             values![run],
         )
         .await?;
-    let failing: Vec<Failing> = rows
+    let mut failing: Vec<Failing> = rows
         .into_iter()
         .map(|mut row| {
             let (id, group, fingerprint) = (row.int(), row.int(), row.text());
             let traits: Traits = serde_json::from_str(&row.text()).unwrap_or_default();
-            Failing { id, group, member: Member { fingerprint, traits } }
+            Failing { id, group, test: row.text(), member: Member { fingerprint, traits, ..Member::default() } }
         })
         .collect();
+    let groups = candidates(tx, project, &failing).await?;
+    let shown = again(tx, project, run, &mut failing, &groups).await?;
+    let apart = apart(tx, run, &shown).await?;
+    if ended {
+        topics(tx, run, &mut failing).await?;
+    }
     let members: Vec<Member> = failing.iter().map(|failing| failing.member.clone()).collect();
-    let clusters = cluster(&members);
-    let groups = candidates(tx, project, &members).await?;
     let mut left: BTreeSet<i64> = BTreeSet::new();
-    for cluster in clusters {
+    for cluster in cluster(&members, &apart) {
         settle(tx, project, run, &failing, &cluster, &groups, &mut left).await?;
     }
     // What this run put apart and then together again.
@@ -157,9 +171,8 @@ struct Candidates {
     made_by: HashMap<i64, i64>,
 }
 
-async fn candidates(tx: &mut Tx, project: i64, members: &[Member]) -> sqlx::Result<Candidates> {
-    let prints: Vec<&str> =
-        members.iter().map(|member| member.fingerprint.as_str()).collect::<BTreeSet<_>>().into_iter().collect();
+async fn candidates(tx: &mut Tx, project: i64, failing: &[Failing]) -> sqlx::Result<Candidates> {
+    let prints: Vec<&str> = prints(failing).into_iter().collect();
     let mut candidates = Candidates { known: HashMap::new(), made_by: HashMap::new() };
     let mut ids = BTreeSet::new();
     for chunk in prints.chunks(ROWS) {
@@ -187,6 +200,97 @@ async fn candidates(tx: &mut Tx, project: i64, members: &[Member]) -> sqlx::Resu
     Ok(candidates)
 }
 
+fn prints(failing: &[Failing]) -> BTreeSet<&str> {
+    failing.iter().map(|failing| failing.member.fingerprint.as_str()).collect()
+}
+
+/// Finds the groups of earlier runs that show again in this one, by most of what they showed in tests that were run, and says so of the
+/// failures that are theirs. A test that fails as it did once, while the rest of that group passes, may fail for another reason.
+async fn again(
+    tx: &mut Tx,
+    project: i64,
+    run: i64,
+    failing: &mut [Failing],
+    groups: &Candidates,
+) -> sqlx::Result<Vec<i64>> {
+    let earlier: Vec<i64> = groups.known.keys().copied().filter(|group| groups.made_by[group] != run).collect();
+    let mut could: HashMap<i64, HashSet<String>> = HashMap::new();
+    for chunk in earlier.chunks(ROWS) {
+        let sql = format!(
+            "SELECT DISTINCT p.group_id, p.fingerprint FROM group_prints p \
+             JOIN failures f ON f.project_id = $1 AND f.fingerprint = p.fingerprint \
+             JOIN outcomes o ON o.run_id = $2 AND o.test_id = f.test_id AND {RAN} WHERE p.group_id IN ({})",
+            places(2, chunk.len())
+        );
+        let bound = [project, run].iter().chain(chunk).map(|id| Value::from(*id)).collect();
+        for mut row in tx.fetch(sql, bound).await? {
+            could.entry(row.int()).or_default().insert(row.text());
+        }
+    }
+    let here = prints(failing);
+    let mut shown: Vec<(usize, i64)> = could
+        .iter()
+        .map(|(group, could)| (could.iter().filter(|print| here.contains(print.as_str())).count(), could.len(), *group))
+        .filter(|(shown, could, _)| *shown > 0 && shown * 2 >= *could)
+        .map(|(shown, _, group)| (shown, group))
+        .collect();
+    shown.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+    for Failing { group, member, .. } in failing {
+        let mut knowing =
+            shown.iter().map(|(_, group)| *group).filter(|group| groups.known[group].contains(&member.fingerprint));
+        member.seen_in = if knowing.clone().any(|known| known == *group) { Some(*group) } else { knowing.next() };
+    }
+    Ok(shown.into_iter().map(|(_, group)| group).collect())
+}
+
+/// Which of these groups are known to be apart, from other runs.
+async fn apart(tx: &mut Tx, run: i64, groups: &[i64]) -> sqlx::Result<Apart> {
+    if groups.len() < 2 {
+        return Ok(Apart::default());
+    }
+    let mut seen: BTreeMap<i64, BTreeMap<i64, bool>> = BTreeMap::new();
+    for chunk in groups.chunks(ROWS) {
+        let sql = format!(
+            "SELECT f.group_id, o.run_id, MAX(CASE WHEN o.failure_id = f.id THEN 1 ELSE 0 END) FROM failures f \
+             JOIN outcomes o ON o.test_id = f.test_id AND {RAN} WHERE o.run_id <> $1 AND f.group_id IN ({}) GROUP BY f.group_id, o.run_id",
+            places(1, chunk.len())
+        );
+        let bound = std::iter::once(&run).chain(chunk).map(|id| Value::from(*id)).collect();
+        for mut row in tx.fetch(sql, bound).await? {
+            let (group, run) = (row.int(), row.int());
+            seen.entry(group).or_default().insert(run, row.int() != 0);
+        }
+    }
+    Ok(Apart::of(&seen))
+}
+
+/// Finds the words in the names of failing tests of which most tests fail that have them. A test counts once, whatever its parameters.
+async fn topics(tx: &mut Tx, run: i64, failing: &mut [Failing]) -> sqlx::Result<()> {
+    let sql = format!(
+        "SELECT t.nodeid, MAX(CASE WHEN o.failure_id IS NULL THEN 0 ELSE 1 END) FROM outcomes o \
+         JOIN tests t ON t.id = o.test_id WHERE o.run_id = $1 AND {RAN} GROUP BY t.nodeid"
+    );
+    let mut tests: HashMap<String, bool> = HashMap::new();
+    for mut row in tx.fetch(sql, values![run]).await? {
+        let (nodeid, failed) = (row.text(), row.int() != 0);
+        *tests.entry(without_parameters(&nodeid).to_owned()).or_default() |= failed;
+    }
+    let mut counts: HashMap<String, (usize, usize)> = HashMap::new();
+    for (test, failed) in &tests {
+        for word in words(test) {
+            let (failing, all) = counts.entry(word).or_default();
+            *failing += usize::from(*failed);
+            *all += 1;
+        }
+    }
+    for Failing { test, member, .. } in failing {
+        let most_fail =
+            |word: &String| counts.get(word).is_some_and(|(failing, all)| *failing > 1 && failing * 2 > *all);
+        member.topics = words(without_parameters(test)).into_iter().filter(most_fail).collect();
+    }
+    Ok(())
+}
+
 async fn settle(
     tx: &mut Tx,
     project: i64,
@@ -202,7 +306,13 @@ async fn settle(
     for failing in &members {
         *now_in.entry(failing.group).or_default() += 1;
     }
-    let known = known_as(&prints, &groups.known, &now_in);
+    // What shows again is what it was; of several that are not apart, the one that most are of.
+    let mut again: BTreeMap<i64, usize> = BTreeMap::new();
+    for group in members.iter().filter_map(|failing| failing.member.seen_in) {
+        *again.entry(group).or_default() += 1;
+    }
+    let again = again.into_iter().max_by_key(|(group, count)| (*count, std::cmp::Reverse(*group)));
+    let known = again.map_or_else(|| known_as(&prints, &groups.known, &now_in), |(group, _)| Some(group));
     // Else one that this run made for some of them, and that nobody has seen anything else in.
     let own = || {
         let of_this_run = |group: &&i64| groups.made_by.get(*group) == Some(&run);

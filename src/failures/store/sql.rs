@@ -157,6 +157,14 @@ impl Db {
         }
     }
 
+    /// The function that makes JSON of a row.
+    pub(crate) fn json_array(&self) -> &'static str {
+        match self {
+            Self::Lite { .. } => "json_array",
+            Self::Pg(_) => "json_build_array",
+        }
+    }
+
     pub(crate) async fn close(&self) {
         match self {
             Self::Lite { readers, writer } => {

@@ -218,10 +218,15 @@ async fn tests<'a>(
     let mut found: HashMap<(i64, &'a str), i64> = HashMap::with_capacity(wanted.len());
     let names: HashMap<&str, &'a str> = wanted.keys().map(|(_, nodeid)| (*nodeid, *nodeid)).collect();
     let all: Vec<_> = wanted.into_iter().collect();
-    for chunk in all.chunks(ROWS) {
-        let list = places(0, chunk.len());
-        let sql = format!("SELECT id, project_id, nodeid, file, line FROM tests WHERE nodeid IN ({list})");
-        let rows = tx.fetch(sql, chunk.iter().map(|((_, nodeid), _)| Value::from(*nodeid)).collect()).await?;
+    // A statement is about one project, because its index begins with that.
+    let by_project = all.chunk_by(|((one, _), _), ((other, _), _)| one == other);
+    for chunk in by_project.flat_map(|of_project| of_project.chunks(ROWS)) {
+        let list = places(1, chunk.len());
+        let sql = format!(
+            "SELECT id, project_id, nodeid, file, line FROM tests WHERE project_id = $1 AND nodeid IN ({list})"
+        );
+        let nodeids = chunk.iter().map(|((_, nodeid), _)| Value::from(*nodeid));
+        let rows = tx.fetch(sql, std::iter::once(Value::from(chunk[0].0.0)).chain(nodeids).collect()).await?;
         let mut moved: Vec<(i64, &Report)> = Vec::new();
         for mut row in rows {
             let (id, project, nodeid) = (row.int(), row.int(), row.text());
@@ -457,8 +462,13 @@ struct Judged {
     status: Status,
     verified: bool,
     events: Vec<Event>,
-    changes: Vec<(i64, Option<String>, String, String)>,
+    changes: Vec<StatusChange>,
 }
+
+/// When a status changed, from what to what, and why.
+type StatusChange = (i64, Option<String>, String, String);
+/// A change of a failure.
+type Told = (i64, StatusChange);
 
 /// Tells the status of all failures of these tests again.
 pub(super) async fn judge_tests(tx: &mut Tx, tests: &[i64]) -> sqlx::Result<()> {
@@ -525,8 +535,17 @@ async fn judge_some(tx: &mut Tx, tests: &[i64]) -> sqlx::Result<()> {
             }
         }
     }
+    let mut told: Vec<Told> = Vec::new();
     for (id, (test, judged)) in failures {
-        decide(tx, id, judged, begins.get(&test).copied()).await?;
+        decide(tx, id, judged, begins.get(&test).copied(), &mut told).await?;
+    }
+    for chunk in told.chunks(ROWS) {
+        let sql = format!("INSERT INTO changes (failure_id, at, old, new, reason) VALUES {}", tuples(chunk.len(), 5));
+        let mut bound = Vec::with_capacity(chunk.len() * 5);
+        for (id, (at, old, new, reason)) in chunk {
+            bound.extend(values![*id, *at, old.as_deref(), new, reason]);
+        }
+        tx.execute(sql, bound).await?;
     }
     Ok(())
 }
@@ -558,14 +577,15 @@ async fn said(tx: &mut Tx, ids: &[i64], failures: &mut HashMap<i64, (i64, Judged
     Ok(())
 }
 
-/// Writes what changed about a failure. `begin` is where the history begins that it is judged by, if that is not all.
-async fn decide(tx: &mut Tx, id: i64, judged: Judged, begin: Option<i64>) -> sqlx::Result<()> {
+/// Writes what changed about a failure; what is to be told of its changes is left to the caller, in `told`. `begin` is where the history
+/// begins that it is judged by, if that is not all.
+async fn decide(tx: &mut Tx, id: i64, judged: Judged, begin: Option<i64>, told: &mut Vec<Told>) -> sqlx::Result<()> {
     let begin = begin.unwrap_or(i64::MIN);
     let (before, known): (Vec<_>, Vec<_>) = judged.changes.into_iter().partition(|(at, ..)| *at < begin);
     let start = before.last().map(|(_, _, status, _)| (by_word(status, Status::New), true));
     let verdict = judge(start, &judged.events);
     let mut last = begin;
-    let told: Vec<(i64, Option<String>, String, String)> = verdict
+    let changes: Vec<StatusChange> = verdict
         .changes
         .into_iter()
         .map(|change| {
@@ -574,17 +594,11 @@ async fn decide(tx: &mut Tx, id: i64, judged: Judged, begin: Option<i64>) -> sql
             (last, change.from.map(word), word(change.to), change.reason)
         })
         .collect();
-    if told != known {
-        tx.execute("DELETE FROM changes WHERE failure_id = $1 AND at >= $2", values![id, begin]).await?;
-        for chunk in told.chunks(ROWS) {
-            let mut bound = Vec::with_capacity(chunk.len() * 5);
-            for (at, old, new, reason) in chunk {
-                bound.extend(values![id, *at, old.as_deref(), new, reason]);
-            }
-            let sql =
-                format!("INSERT INTO changes (failure_id, at, old, new, reason) VALUES {}", tuples(chunk.len(), 5));
-            tx.execute(sql, bound).await?;
+    if changes != known {
+        if !known.is_empty() {
+            tx.execute("DELETE FROM changes WHERE failure_id = $1 AND at >= $2", values![id, begin]).await?;
         }
+        told.extend(changes.into_iter().map(|change| (id, change)));
     }
     if verdict.status != judged.status || verdict.verified != judged.verified {
         tx.execute(

@@ -1,0 +1,2 @@
+def charge(price):
+    raise ConnectionError("the real payment was called")
