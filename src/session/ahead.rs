@@ -96,7 +96,8 @@ impl Ahead {
         };
         let groups = parts.groups().await;
         let limits = kind.terms.limits;
-        if let Some(group) = enclose(groups, handle.clone(), limits, link.pid(), link.keeper_pid()).await
+        let members = (link.pid(), link.keeper_pid());
+        if let Some(group) = enclose(groups, handle.clone(), limits, members, Arc::default()).await
             && let Some(family) = link.family().upgrade()
         {
             family.hold_group(group);

@@ -2,7 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Instant,
 };
 
@@ -135,18 +138,20 @@ impl Live {
     }
 }
 
-/// Puts a session's processes into groups of their own, some time soon: version 1 takes milliseconds for it.
+/// Puts a session's processes into groups of their own, some time soon: version 1 takes milliseconds for it. Where code `has_run`
+/// before that, memory it took is not counted by the kernel, nor is what children take that were on their way: it is watched on.
 pub(super) async fn enclose(
     groups: Arc<Groups>,
     handle: Arc<str>,
     limits: Limits,
-    worker: i32,
-    keeper: Option<i32>,
+    (worker, keeper): (i32, Option<i32>),
+    has_run: Arc<AtomicBool>,
 ) -> Option<Arc<Group>> {
     let enclosed = tokio::task::spawn_blocking(move || {
         let roots: Vec<_> = std::iter::once(worker).chain(keeper).collect();
         let started = Instant::now();
-        let group = groups.enclose(&format!("{handle}-{worker}"), &limits, &|| cgroup::pids(&roots));
+        let mut group = groups.enclose(&format!("{handle}-{worker}"), &limits, &|| cgroup::pids(&roots));
+        group.held.memory &= !has_run.load(Ordering::SeqCst);
         tracing::debug!(%handle, held = ?group.held, took = ?started.elapsed(), "processes were put into groups");
         Arc::new(group)
     });

@@ -2,7 +2,10 @@
 
 use std::{
     path::Path,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -167,7 +170,9 @@ impl Task {
         let Some(link) = &self.link else { return };
         let (worker, keeper, family) = (link.pid(), link.keeper_pid(), link.family());
         let (parts, info, live) = (self.parts.clone(), self.info.clone(), self.live.clone());
-        self.enclosing = Some(tokio::spawn(async move {
+        let has_run = Arc::new(AtomicBool::new(false));
+        let waiting = has_run.clone();
+        let enclosing = tokio::spawn(async move {
             let groups = parts.groups().await;
             // The kernel moves a process when no fork is under way, and lets nobody begin one meanwhile. Where those who fork hardly
             // get a processor, that would stop the whole machine.
@@ -178,13 +183,14 @@ impl Task {
                 }
             }
             let (handle, limits) = (info.handle.clone(), info.terms.limits);
-            let Some(group) = enclose(groups, handle, limits, worker, keeper).await else { return };
+            let Some(group) = enclose(groups, handle, limits, (worker, keeper), has_run).await else { return };
             // If the session is gone meanwhile, so is its group when this goes.
             if let Some(family) = family.upgrade() {
                 family.hold_group(group.clone());
                 live.lock().expect("no panic while locked").group = Some(group);
             }
-        }));
+        });
+        self.enclosing = Some((enclosing, waiting));
     }
 
     /// Namespaces and mounts are made by the kernel for us, before all sessions that run: where many want to run, one is made at a time.
@@ -194,9 +200,10 @@ impl Task {
     }
 
     pub(super) async fn be_enclosed(&mut self) {
-        if let Some(enclosing) = self.enclosing.take() {
-            // One that takes longer is not waited for; it goes on.
-            let _late = tokio::time::timeout(ENCLOSE_TIMEOUT, enclosing).await;
+        let Some((enclosing, has_run)) = self.enclosing.take() else { return };
+        if tokio::time::timeout(ENCLOSE_TIMEOUT, enclosing).await.is_err() {
+            // It is not waited for any longer; it goes on.
+            has_run.store(true, Ordering::SeqCst);
         }
     }
 

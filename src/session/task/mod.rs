@@ -11,7 +11,7 @@ mod life;
 
 use std::{
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -145,8 +145,8 @@ struct Task {
     ahead: Option<Box<Link>>,
     /// What its sandbox promises and does not hold.
     not_enforced: Option<String>,
-    /// Its processes are being put into groups.
-    enclosing: Option<tokio::task::JoinHandle<()>>,
+    /// Its processes are being put into groups; and whether code ran before that was done.
+    enclosing: Option<(tokio::task::JoinHandle<()>, Arc<AtomicBool>)>,
 }
 
 impl Task {
