@@ -6,7 +6,9 @@
 //!
 //! The kernel has two orders. Where each session of processes is scheduled as one (autogroups), their niceness counts, which anybody may
 //! set and take back. Elsewhere that of processes counts, which only root may take back, so under anybody else only the slices are
-//! made longer, by which whoever asks for less comes first (Linux 6.12). Called by `session`; the daemon calls [`stand_out`].
+//! made longer, by which whoever asks for less comes first (Linux 6.12). Groups for processors would do it in one place; but moving
+//! processes into one more group stops every fork on the machine for as long as those who fork are held back, which was seconds.
+//! Called by `session`; the daemon calls [`stand_out`].
 
 use std::{collections::HashMap, fs, sync::LazyLock, time::Duration};
 
@@ -33,6 +35,9 @@ const MAX_THREADS: usize = 64;
 pub enum Share {
     #[default]
     Usual,
+    /// For many that want to run at once: forks wait for each other in the kernel, also those of sessions that came from the same
+    /// template, so whoever is in the middle of one has to come out of it.
+    Tenth,
     /// What others leave.
     Rest,
 }
@@ -66,9 +71,7 @@ impl Standing {
         self.burns |= std::mem::take(&mut self.runs_long);
     }
 
-    /// Moves processes that made a session of their own, and are not reached with the worker. Where many of one want to run they have
-    /// no more than any other session already, and are not held back further: forks wait for each other in the kernel, also those of
-    /// sessions that came from the same template, so whoever is in the middle of one has to come out of it.
+    /// Moves processes that made a session of their own, and are not reached with the worker.
     pub fn move_others(&self, processes: &[Process]) {
         if !self.has_stepped_back() {
             return;
@@ -78,7 +81,7 @@ impl Standing {
             sessions.entry(process.session).or_insert((process.pid, 0)).1 += 1;
         }
         for (pid, wanting) in sessions.into_values() {
-            set_autogroup(pid, if wanting > MANY { Share::Usual } else { Share::Rest });
+            set_autogroup(pid, if wanting > MANY { Share::Tenth } else { Share::Rest });
         }
     }
 }
@@ -101,7 +104,7 @@ impl Members {
         if *MAY_RISE {
             let nice = match share {
                 Share::Usual => *USUAL,
-                Share::Rest => LOWEST,
+                Share::Tenth | Share::Rest => LOWEST,
             };
             let _gone = match self.user {
                 Some(user) => setpriority_user(Uid::from_raw(user), nice),
@@ -124,6 +127,7 @@ impl Members {
 fn set_autogroup(pid: i32, share: Share) {
     let nice = match share {
         Share::Usual => 0,
+        Share::Tenth => 10,
         Share::Rest => LOWEST,
     };
     // Not every kernel has it, and only root may do this more than ten times a second.
@@ -166,7 +170,7 @@ fn set_slice(thread: i32, share: Share) {
         }
         attributes.runtime = match share {
             Share::Usual => 0,
-            Share::Rest => u64::try_from(LONG_SLICE.as_nanos()).unwrap_or_default(),
+            Share::Tenth | Share::Rest => u64::try_from(LONG_SLICE.as_nanos()).unwrap_or_default(),
         };
         libc::syscall(libc::SYS_sched_setattr, thread, &raw const attributes, 0);
     }

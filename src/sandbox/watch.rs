@@ -20,6 +20,8 @@ use super::{Limits, share::MANY};
 
 /// How often sessions are looked at.
 pub const TICK: Duration = Duration::from_secs(1);
+/// And how often while one of them uses the processors more than others should notice.
+pub const HASTE: Duration = Duration::from_millis(300);
 /// How many files are counted at most; who has more is over any limit.
 const MAX_FILES: u64 = 500_000;
 /// And how many descriptors are looked at.

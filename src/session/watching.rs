@@ -14,7 +14,7 @@ use crate::sandbox::{
     Limits,
     cgroup::{self, Group, Groups},
     share::Members,
-    watch::{Look, Passed, Processes, TICK, Watched},
+    watch::{HASTE, Look, Passed, Processes, TICK, Watched},
 };
 
 /// How often a session may be stopped for its files before it is closed.
@@ -22,11 +22,11 @@ const MAX_STRIKES: u32 = 3;
 
 /// Looks at all confined sessions, again and again.
 pub(super) async fn watch(sessions: Weak<Sessions>) {
-    let mut tick = tokio::time::interval(TICK);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut watched: HashMap<Arc<str>, Watched> = HashMap::new();
+    let mut pause = TICK;
     loop {
-        tick.tick().await;
+        tokio::time::sleep(pause).await;
+        pause = TICK;
         let Some(sessions) = sessions.upgrade() else { return };
         let confined: Vec<Session> = {
             let registry = sessions.registry.lock().expect("no panic while locked");
@@ -55,6 +55,10 @@ pub(super) async fn watch(sessions: Weak<Sessions>) {
                 sessions.put_away(&session, false).await;
             } else {
                 watched.insert(session.info.handle.clone(), seen);
+                // Whoever burns may make processes that have to be found and moved.
+                if session.live.lock().expect("no panic while locked").standing.has_stepped_back() {
+                    pause = HASTE;
+                }
             }
         }
     }
