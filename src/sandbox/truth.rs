@@ -162,6 +162,11 @@ pub fn missing(enforced: &[Enforced]) -> Option<String> {
     (!missing.is_empty()).then(|| missing.join(", "))
 }
 
+/// The same as it is said in answers.
+pub fn not_whole(missing: &str) -> String {
+    format!("this session's sandbox is not whole: {missing}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

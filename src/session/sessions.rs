@@ -199,6 +199,17 @@ impl Sessions {
         options: OpenOptions,
         opening: Opening,
     ) -> Result<Session, Error> {
+        let name = options.name.clone();
+        self.open_now(caller, options, opening).await.inspect_err(|error| {
+            // What its worker found missing was written down where it was found.
+            if error.kind() == "sandbox_unavailable" && !matches!(error, Error::NotEnforced { .. }) {
+                let reason = format!("no session, because its sandbox cannot be made: {}", error.message());
+                self.parts.audit.denied(caller, "sandbox", name.as_deref(), &reason);
+            }
+        })
+    }
+
+    async fn open_now(&self, caller: &Caller, options: OpenOptions, opening: Opening) -> Result<Session, Error> {
         if !caller.may(Scope::Run) {
             return Err(Error::NotAllowed("open sessions"));
         }

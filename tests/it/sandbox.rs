@@ -14,7 +14,7 @@ use pylair::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{Core, Home, TestSession, on_newest_python, skip, why_no_namespaces};
+use crate::support::{Client, Core, Home, TestSession, on_newest_python, skip, why_no_namespaces};
 
 fn options(core: &Core, sandbox: Value) -> OpenOptions {
     let (name, value) = core.home.marker();
@@ -461,15 +461,68 @@ fn ordinary_programs_work_in(profile: &str) {
 
 /// What the doctor says of a machine on which no namespace can be made: inside one that allows no more.
 fn doctor_without_namespaces(home: &Home) -> Option<Vec<Value>> {
-    let script = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$0\" doctor --json --quick";
-    let said = std::process::Command::new("unshare")
-        .args(["--user", "--map-root-user", "sh", "-c", script])
-        .arg(&home.program)
-        .env_clear()
-        .envs(&home.env)
-        .output();
+    let said = without_namespaces(home, &["doctor", "--json", "--quick"]).output();
     let findings: Value = serde_json::from_slice(&said.ok()?.stdout).ok()?;
     findings["trials"].as_array().cloned()
+}
+
+/// A command where no namespace can be made.
+fn without_namespaces(home: &Home, args: &[&str]) -> std::process::Command {
+    let script = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$0\" \"$@\"";
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--user", "--map-root-user", "sh", "-c", script]).arg(&home.program).args(args);
+    command.env_clear().envs(&home.env).current_dir(home.work());
+    command
+}
+
+#[test]
+fn every_answer_about_a_session_whose_sandbox_is_not_whole_says_so() {
+    let test = "every_answer_about_a_session_whose_sandbox_is_not_whole_says_so";
+    if let Some(reason) = why_no_namespaces() {
+        return skip(test, &reason);
+    }
+    let home = Home::new().set("PYLAIR_SANDBOX_BEST_EFFORT", "true");
+    let mut client = Client::start(without_namespaces(&home, &["mcp", "--tools", "all"]));
+    client.initialize();
+    let says_so = |answer: &Value| {
+        let text = answer["content"].to_string();
+        text.contains("sandbox is not whole: ") && text.contains("no namespaces here")
+    };
+    for (tool, arguments) in [
+        ("open_session", json!({"name": "half", "sandbox": "workspace"})),
+        ("execute", json!({"code": "def f(x): return x\nvalue = 1", "target": "half"})),
+        ("inspect", json!({"path": "value", "target": "half"})),
+        ("read_source", json!({"path": "f", "target": "half"})),
+        ("complete_code", json!({"code": "val", "target": "half"})),
+        ("set_variable", json!({"path": "value", "value": 2, "target": "half"})),
+        ("call", json!({"path": "f", "args": [1], "target": "half"})),
+        ("write_file", json!({"path": "note", "content": "x", "target": "half"})),
+        ("read_file", json!({"path": "note", "target": "half"})),
+        ("list_files", json!({"target": "half"})),
+        ("delete_file", json!({"path": "note", "target": "half"})),
+        ("get_status", json!({"target": "half"})),
+        ("list_targets", json!({})),
+        ("get_history", json!({"target": "half"})),
+        ("export_session", json!({"target": "half", "format": "py"})),
+        ("save_session", json!({"target": "half"})),
+        ("undo", json!({"target": "half"})),
+        ("branch_session", json!({"target": "half", "name": "other"})),
+        ("interrupt", json!({"target": "half"})),
+        ("restart_session", json!({"target": "half"})),
+        ("install_packages", json!({"packages": ["../no"], "target": "half"})),
+        ("close_session", json!({"target": "half"})),
+    ] {
+        let answer = client.call(tool, &arguments);
+        assert!(says_so(&answer), "{tool}: {answer:#}");
+        let structured = &answer["structuredContent"];
+        let is_told = |value: &Value| value.to_string().contains("no namespaces here");
+        assert!(structured.is_null() || is_told(structured), "{tool}: {answer:#}");
+    }
+    // Said once, also where the cell has it in its own notes.
+    let told = client.call("execute", &json!({"code": "1", "target": "other"}))["content"].to_string();
+    assert_eq!(told.matches("sandbox is not whole").count(), 1, "{told}");
+    let answer = client.call("open_session", &json!({"name": "free", "sandbox": "open"}));
+    assert!(!says_so(&answer), "{answer:#}");
 }
 
 #[test]
@@ -483,6 +536,8 @@ fn where_a_sandbox_does_not_hold_there_is_none_unless_it_is_wanted() {
     let why = refused["detail"].as_str().expect("it says why");
     assert!(why.contains("max_user_namespaces") && why.contains("sandbox_best_effort"), "{why}");
     assert_eq!(find(&trials, "session")["works"], true);
+    let denied = home.run(&["audit", "--denied"]).stdout;
+    assert!(denied.contains("sandbox") && denied.contains("cannot be made"), "{denied}");
 
     let home = Home::new().set("PYLAIR_SANDBOX_BEST_EFFORT", "true");
     let opened = find(&doctor_without_namespaces(&home).expect("it worked before"), "workspace");

@@ -149,13 +149,16 @@ impl Task {
     pub(super) fn check_walls(&mut self, trial: serde_json::Value) -> Result<(), Error> {
         let trial: truth::Trial = serde_json::from_value(trial).unwrap_or_default();
         let missing = truth::missing(&self.info.enforced(&trial, Grouped::default()));
-        self.live.lock().expect("no panic while locked").trial = Some(trial);
-        self.not_enforced = missing;
-        match &self.not_enforced {
+        {
+            let mut live = self.live.lock().expect("no panic while locked");
+            live.trial = Some(trial);
+            live.missing.clone_from(&missing);
+        }
+        match missing {
             Some(missing) if !self.parts.best_effort => {
                 self.info
                     .record_denied(&self.parts, &format!("no session, because of what is not enforced: {missing}"));
-                Err(Error::NotEnforced { profile: self.info.terms.profile.name(), missing: missing.clone() })
+                Err(Error::NotEnforced { profile: self.info.terms.profile.name(), missing })
             }
             _ => Ok(()),
         }
@@ -202,8 +205,8 @@ impl Task {
 
     /// What every answer says of a sandbox: what is not enforced, and whom it did not let through.
     pub(super) fn sandbox_notes(&self) -> Vec<String> {
-        let missing = self.not_enforced.iter().map(|missing| format!("this session's sandbox is not whole: {missing}"));
-        missing.chain(self.take_refused()).collect()
+        let missing = self.live.lock().expect("no panic while locked").missing.as_deref().map(truth::not_whole);
+        missing.into_iter().chain(self.take_refused()).collect()
     }
 
     /// Connections that were refused since this was last asked, which are written down.

@@ -84,7 +84,6 @@ pub(super) async fn start(info: Arc<Info>, parts: Arc<Parts>, seed: Seed) -> Res
         ending: ending.clone(),
         directory: None,
         ahead: None,
-        not_enforced: None,
         enclosing: None,
     };
     let mut restored = None;
@@ -143,8 +142,6 @@ struct Task {
     directory: Option<Arc<OwnDirectory>>,
     /// A worker that waits to be its first.
     ahead: Option<Box<Link>>,
-    /// What its sandbox promises and does not hold.
-    not_enforced: Option<String>,
     /// Its processes are being put into groups.
     enclosing: Option<tokio::task::JoinHandle<()>>,
 }
