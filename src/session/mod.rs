@@ -558,6 +558,12 @@ impl Session {
         self.ending.closed.cancelled().await;
     }
 
+    /// What one is told who wants it before it is there.
+    fn is_starting(&self) -> Error {
+        let since = self.live.lock().expect("no panic while locked").opened.elapsed();
+        Error::Starting { session: self.info.name.to_string(), since }
+    }
+
     /// Its task is gone though nobody closed it: a bug, which must not leave a name that leads nowhere.
     fn is_lost(&self) -> bool {
         self.ending.closed.is_cancelled()

@@ -44,6 +44,72 @@ fn startup_code_runs_where_cells_run() {
     });
 }
 
+/// Startup code that does not come to an end by itself.
+fn slow_start(core: &Core, rules: Value, code: &str) -> OpenOptions {
+    let startup = Some(format!("{code}\nimport time\nwhile True: time.sleep(1)"));
+    OpenOptions { startup, name: Some("slow".to_owned()), ..options(core, rules) }
+}
+
+#[test]
+fn startup_code_is_watched() {
+    on_newest_python(async |core| {
+        if let Some(reason) = why_no_namespaces() {
+            return skip("startup_code_is_watched", &reason);
+        }
+        let disk = "for n in range(8): open(f'big-{n}', 'wb').write(bytes(1 << 20))";
+        for (rules, code, words) in [
+            (json!({"disk_mb": 5}), disk, "may take 5 MB"),
+            (json!({"wall_s": 1}), "", "its time of 1 s is over"),
+            (json!({"cpu_s": 1}), "while True: pass", "processor time"),
+        ] {
+            let error = core.open_session(slow_start(core, rules.clone(), code)).await.expect_err("it is ended");
+            // Or the kernel was first.
+            let is_told =
+                error.message().contains(words) || words == "processor time" && error.message().contains("SIG");
+            assert!(is_told, "{rules}: {}", error.message());
+        }
+    });
+}
+
+#[test]
+fn a_session_whose_startup_hangs_can_be_closed_and_its_name_is_not_waited_for() {
+    on_newest_python(async |core| {
+        if let Some(reason) = why_no_namespaces() {
+            return skip("a_session_whose_startup_hangs_can_be_closed_and_its_name_is_not_waited_for", &reason);
+        }
+        for rules in [json!("workspace"), json!("open")] {
+            let opening = core.daemon.sessions.open(&core.caller, slow_start(core, rules, ""));
+            let meanwhile = async {
+                let again = loop {
+                    let named = OpenOptions { name: Some("slow".to_owned()), ..OpenOptions::default() };
+                    match core.daemon.sessions.open(&core.caller, named).await {
+                        // It was quicker, or the first one has no worker to be seen yet.
+                        Ok(_) => panic!("the name was free"),
+                        Err(Error::NameTaken(_)) => tokio::task::yield_now().await,
+                        Err(error) => break error,
+                    }
+                };
+                assert_eq!(again.kind(), "busy", "{again}");
+                assert!(
+                    again.message().contains("is being opened") && again.hint().contains("close_session"),
+                    "{again}"
+                );
+                let used =
+                    core.daemon.sessions.target(&core.caller, Some("slow")).await.expect_err("it is not there yet");
+                assert_eq!(used.kind(), "busy", "{used}");
+                core.daemon.sessions.close(&core.caller, "slow", false).await.expect("it is closed");
+                // The name is free again.
+                let named = OpenOptions { name: Some("slow".to_owned()), ..OpenOptions::default() };
+                core.daemon.sessions.open(&core.caller, named).await.expect("it opens");
+                core.daemon.sessions.close(&core.caller, "slow", false).await.expect("it is closed");
+            };
+            let (opened, ()) = futures::join!(opening, meanwhile);
+            let error = opened.expect_err("it was closed");
+            assert!(error.message().contains("somebody closed it"), "{}", error.message());
+        }
+    });
+}
+
 async fn refused(core: &Core, sandbox: Value) -> Error {
     core.open_session(options(core, sandbox)).await.expect_err("it is refused")
 }
@@ -300,6 +366,7 @@ fn a_session_tells_what_of_its_sandbox_holds() {
                 "see_processes",
                 "privileges",
                 "system_calls",
+                "processes",
                 "open_files",
                 "file_size",
                 "tmp",
@@ -307,6 +374,14 @@ fn a_session_tells_what_of_its_sandbox_holds() {
                 assert_eq!(of(what), Some(How::Kernel), "{what}: {enforced:#?}");
             }
             assert!(matches!(of("memory"), Some(How::Kernel | How::Watched)), "{enforced:#?}");
+            let detail = |what: &str| enforced.iter().find(|promise| promise.what == what).unwrap().detail.clone();
+            // Not by the limit on files, which is as low in a sealed one.
+            assert!(detail("tmp").contains("ENOSPC"), "{}", detail("tmp"));
+            let held = session.value("import resource as r; r.getrlimit(r.RLIMIT_NOFILE)[1]").await;
+            assert!(detail("open_files").starts_with(&held), "{}", detail("open_files"));
+            // What was left open for trying is closed.
+            let file_size = "import resource as r; len(set(r.getrlimit(r.RLIMIT_FSIZE)))";
+            assert_eq!(session.value(file_size).await, "1");
             assert_eq!(of("disk"), Some(How::Watched), "{enforced:#?}");
         }
         let open = core.session().await;

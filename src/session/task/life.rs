@@ -293,6 +293,9 @@ impl Task {
                         None => None,
                     };
                     self.drain_output();
+                    let ended_for =
+                        || self.live.lock().expect("no panic while locked").take_ended_for(&self.info, &self.parts);
+                    let why = why.or_else(ended_for);
                     let tail =
                         self.late.take().map(|late| late.capture.snapshot(2000, None).merged.text).unwrap_or_default();
                     return Err(died(death_message(status, why.as_deref(), tail.trim())));

@@ -53,8 +53,14 @@ pub(super) enum Seed {
     Branch(Box<Branched>),
 }
 
-/// Opens the worker, or takes over the one of a branch, and starts the task.
-pub(super) async fn start(info: Arc<Info>, parts: Arc<Parts>, seed: Seed) -> Result<Session, Error> {
+/// Opens the worker, or takes over the one of a branch, and starts the task. `begun` is given the session before anything of its own runs, so
+/// that it can be watched and ended meanwhile.
+pub(super) async fn start(
+    info: Arc<Info>,
+    parts: Arc<Parts>,
+    seed: Seed,
+    begun: impl FnOnce(&Session),
+) -> Result<Session, Error> {
     let (commands, receiver) = mpsc::channel(32);
     let ending = Arc::new(Ending { keeps_files: info.definition.keep.into(), ..Ending::default() });
     let live = Arc::new(Mutex::new(Live::new()));
@@ -86,6 +92,13 @@ pub(super) async fn start(info: Arc<Info>, parts: Arc<Parts>, seed: Seed) -> Res
         ahead: None,
         enclosing: None,
     };
+    let session =
+        Session { info: info.clone(), live: live.clone(), commands, ending: ending.clone(), parts, restored: None };
+    begun(&session);
+    let why_ended = |error| match (error, ending.reason.get()) {
+        (Error::Gone, Some(reason)) => Error::Closed { target: info.name.to_string(), reason: reason.clone() },
+        (error, _) => error,
+    };
     let mut restored = None;
     match seed {
         Seed::Branch(branch) => task.take_over(*branch),
@@ -94,14 +107,14 @@ pub(super) async fn start(info: Arc<Info>, parts: Arc<Parts>, seed: Seed) -> Res
             task.ahead = ahead;
             task.cell = cell;
             live.lock().expect("no panic while locked").cell = cell;
-            task.open_worker().await?;
+            task.open_worker().await.map_err(why_ended)?;
             if let Some(save) = save {
-                restored = Some(Arc::new(task.restore(&save).await?));
+                restored = Some(Arc::new(task.restore(&save).await.map_err(why_ended)?));
             }
         }
     }
     tokio::spawn(task.run(receiver));
-    Ok(Session { info, live, commands, ending, parts, restored })
+    Ok(Session { restored, ..session })
 }
 
 struct Task {
