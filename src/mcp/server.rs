@@ -9,17 +9,18 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt,
     model::{
-        CallToolRequestParams, CallToolResponse, CancelTaskParams, ContentBlock, CreateTaskResult, GetTaskParams,
-        GetTaskResult, Implementation, InitializeRequestParams, JsonObject, ListResourceTemplatesResult,
-        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ProgressToken,
-        ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, Resource, ResourceContents,
-        ResourceTemplate, ServerCapabilities, ServerConfig, Task, Tool, UpdateTaskParams,
+        CallToolRequestParams, CallToolResponse, CancelTaskParams, CreateTaskResult, GetTaskParams, GetTaskResult,
+        Implementation, InitializeRequestParams, JsonObject, ListResourceTemplatesResult, ListResourcesResult,
+        ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ProgressToken, ReadResourceRequestParams,
+        ReadResourceResponse, ReadResourceResult, Resource, ResourceContents, ResourceTemplate, ServerCapabilities,
+        ServerConfig, Task, Tool, UpdateTaskParams,
     },
     service::{RequestContext, serve_directly_with_ct},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    render,
     stdio::Stdio,
     tools::{self, Selection},
 };
@@ -139,12 +140,27 @@ impl Call<'_> {
     pub async fn target(&self, named: Option<&str>, purpose: Purpose) -> Result<Target, targets::Error> {
         let target = self.daemon.target(&self.caller, named, purpose).await?;
         self.note(target.take_notes());
+        if let Target::Session(session) = &target {
+            self.about(session);
+        }
         Ok(target)
     }
 
     /// The same for what only a session can do.
     pub async fn session(&self, named: Option<&str>, purpose: Purpose) -> Result<Session, targets::Error> {
-        self.daemon.session(&self.caller, named, purpose, self.tool).await
+        let session = self.daemon.session(&self.caller, named, purpose, self.tool).await?;
+        self.about(&session);
+        Ok(session)
+    }
+
+    /// The answer is about this session, and says what is missing of its sandbox.
+    pub fn about(&self, session: &Session) {
+        let mut notes = self.notes.lock().expect("no panic while locked");
+        if let Some(caution) = session.caution()
+            && !notes.contains(&caution)
+        {
+            notes.push(caution);
+        }
     }
 
     pub fn note(&self, notes: Vec<String>) {
@@ -369,6 +385,7 @@ impl ServerHandler for Server {
             let pid = arguments.get("pid").map(|pid| format!("pid:{pid}"));
             record.target(target.or(pid.as_deref()));
         }
+        let target = target.map(str::to_owned);
         let record = Arc::new(Mutex::new(record));
         let (task, notes) = (Arc::new(Mutex::default()), Arc::new(Mutex::default()));
         let call = Call {
@@ -382,6 +399,10 @@ impl ServerHandler for Server {
             record: record.clone(),
             notes: notes.clone(),
         };
+        // Also what is asked about a session without reaching it, such as its history.
+        if let Some(session) = target.and_then(|target| self.daemon.sessions.find(&call.caller, &target).ok()) {
+            call.about(&session);
+        }
         let told = (tool.function)(call).await;
         if let Some(record) = record.lock().expect("no panic while locked").take() {
             record.conclude(told.as_ref().err().map(|error| (error.kind, error.message.as_str())));
@@ -389,7 +410,7 @@ impl ServerHandler for Server {
         let mut notes = std::mem::take(&mut *notes.lock().expect("no panic while locked"));
         let result = match told {
             Ok(mut result) => {
-                result.content.extend(notes.iter().map(|note| ContentBlock::text(format!("Note: {note}."))));
+                render::add_notes(&mut result, notes);
                 result
             }
             Err(mut error) => {

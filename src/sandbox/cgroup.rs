@@ -9,20 +9,26 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
+use rustix::fs::{FlockOperation, flock};
+
 use super::{Limits, truth::Grouped, watch::Processes};
 
 /// Where groups can be made.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct Groups {
     memory: Option<Base>,
     processes: Option<Base>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Base {
     path: PathBuf,
     version: Version,
+    /// Locked for as long as we live, so that others know that it is not left behind.
+    _lock: Option<fs::File>,
 }
+
+const PREFIX: &str = "pylair-";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
@@ -35,9 +41,12 @@ impl Groups {
     pub fn find() -> Self {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let name = format!("pylair-{}", std::process::id());
+        let name = format!("{PREFIX}{}", std::process::id());
         let base = |controller| {
             let base = base_of_two(&mounts, &own, controller).or_else(|| base_of_one(&mounts, &own, controller))?;
+            let above = base.path.clone();
+            // It may take a while, and nobody waits for it.
+            std::thread::spawn(move || sweep(&above));
             let path = base.path.join(&name);
             match fs::create_dir(&path) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return None,
@@ -46,7 +55,9 @@ impl Groups {
             if base.version == Version::Two {
                 fs::write(path.join("cgroup.subtree_control"), format!("+{controller}")).ok()?;
             }
-            Some(Base { path, ..base })
+            let lock = fs::File::open(&path).ok();
+            let lock = lock.filter(|lock| flock(lock, FlockOperation::NonBlockingLockShared).is_ok());
+            Some(Base { path, _lock: lock, ..base })
         };
         Self { memory: base("memory"), processes: base("pids") }
     }
@@ -74,6 +85,26 @@ impl Groups {
         }
         group.paths.dedup();
         group
+    }
+}
+
+/// Removes groups of daemons that were killed. Whoever is in one keeps it. Blocks.
+fn sweep(above: &Path) {
+    for entry in fs::read_dir(above).into_iter().flatten().flatten() {
+        let daemon = entry.file_name().to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
+        let Some(daemon) = daemon.filter(|daemon| *daemon != std::process::id()) else { continue };
+        let is_alive = fs::read_to_string(format!("/proc/{daemon}/comm")).is_ok_and(|name| name.starts_with("pylair"));
+        // A daemon of another pid namespace is known by its lock alone.
+        let left = fs::File::open(entry.path()).ok();
+        let left = left.filter(|left| flock(left, FlockOperation::NonBlockingLockExclusive).is_ok());
+        if is_alive || left.is_none() {
+            continue;
+        }
+        for group in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
+            // Files are the kernel's own.
+            let _busy = fs::remove_dir(group.path());
+        }
+        let _busy = fs::remove_dir(entry.path());
     }
 }
 
@@ -133,7 +164,7 @@ fn base_of_one(mounts: &str, own: &str, controller: &str) -> Option<Base> {
         parts.next()?.split(',').any(|name| name == controller).then(|| parts.next())?
     })?;
     let path = Path::new(mount).join(inside.trim_start_matches('/'));
-    Some(Base { path: if path.is_dir() { path } else { mount.into() }, version: Version::One })
+    Some(Base { path: if path.is_dir() { path } else { mount.into() }, version: Version::One, _lock: None })
 }
 
 /// The group of version 2 that we are in, if the controller is given to what is below.
@@ -154,7 +185,7 @@ fn base_of_two(mounts: &str, own: &str, controller: &str) -> Option<Base> {
         // Refused where others are in the group, or where it is not ours to divide.
         fs::write(path.join("cgroup.subtree_control"), format!("+{controller}")).ok()?;
     }
-    Some(Base { path, version: Version::Two })
+    Some(Base { path, version: Version::Two, _lock: None })
 }
 
 /// A session's groups. They go when it does.
@@ -216,6 +247,32 @@ pub fn pids(roots: &[i32]) -> Vec<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// In plain directories, which are locked and removed like groups.
+    #[test]
+    fn groups_of_daemons_that_are_gone_are_removed() {
+        let base = std::env::temp_dir().join(format!("pylair-sweep-{}", std::process::id()));
+        let mut gone = std::process::Command::new("true").spawn().unwrap();
+        let dead = base.join(format!("{PREFIX}{}", gone.id()));
+        gone.wait().unwrap();
+        // Somebody of another pid namespace, and what is not ours.
+        let locked = base.join(format!("{PREFIX}4194305"));
+        let (own, foreign) = (base.join(format!("{PREFIX}{}", std::process::id())), base.join("user-1000"));
+        for directory in [&dead, &locked, &own, &foreign] {
+            fs::create_dir_all(directory.join("abc-7")).unwrap();
+        }
+        let lock = fs::File::open(&locked).unwrap();
+        flock(&lock, FlockOperation::NonBlockingLockShared).unwrap();
+        sweep(&base);
+        assert!(!dead.exists());
+        for kept in [&locked, &own, &foreign] {
+            assert!(kept.join("abc-7").exists(), "{}", kept.display());
+        }
+        drop(lock);
+        sweep(&base);
+        assert!(!locked.exists());
+        fs::remove_dir_all(&base).unwrap();
+    }
 
     #[test]
     fn hierarchies_are_found() {

@@ -31,7 +31,7 @@ pub(super) async fn watch(sessions: Weak<Sessions>) {
         let confined: Vec<Session> = {
             let registry = sessions.registry.lock().expect("no panic while locked");
             let is_confined = |session: &&Session| session.info.terms.profile.is_confined();
-            registry.open.values().filter(is_confined).cloned().collect()
+            registry.open.values().chain(registry.starting.values()).filter(is_confined).cloned().collect()
         };
         watched.retain(|handle, _| confined.iter().any(|session| session.info.handle == *handle));
         if confined.is_empty() {
@@ -51,8 +51,9 @@ pub(super) async fn watch(sessions: Weak<Sessions>) {
         for ((seen, session), passed) in before.into_iter().zip(passed) {
             if let Some(reason) = passed {
                 session.info.record_denied(&session.parts, &reason);
-                sessions.end(&session, &reason).await;
-                sessions.put_away(&session, false).await;
+                if sessions.end(&session, &reason).await {
+                    sessions.put_away(&session, false).await;
+                }
             } else {
                 watched.insert(session.info.handle.clone(), seen);
                 // Whoever burns may make processes that have to be found and moved.

@@ -90,7 +90,9 @@ async fn upload(
     if is_over.load(Ordering::Relaxed) {
         return Err(Error::TooLarge { path: named, limit: MAX_UPLOAD_BYTES }.into());
     }
-    Ok(Json(received?.commit().await?).into_response())
+    let received = received?;
+    let session = received.session.clone();
+    Ok(api::about(&session, Json(received.commit().await?)))
 }
 
 async fn receive_file(
@@ -314,7 +316,7 @@ async fn download(
     if status == StatusCode::PARTIAL_CONTENT {
         insert(headers, header::CONTENT_RANGE, &format!("bytes {start}-{}/{bytes}", end - 1));
     }
-    Ok(response)
+    Ok(api::about(&session, response))
 }
 
 /// Somebody who names no session means the default one; a shell has said nothing about its surroundings here.

@@ -232,6 +232,9 @@ pub async fn get_job(call: Call<'_>) -> Result<CallToolResult, ToolError> {
         return Ok(tell(call.daemon, &job, Some(&execution), call.take_notes(), (max_chars, form)).await);
     }
     let target = call.daemon.target_of_job(&call.caller, &job)?;
+    if let Target::Session(session) = &target {
+        call.about(session);
+    }
     if args.cancel == Some(true) {
         let target = target.clone().open_to(&call.caller)?;
         call.note(target.interrupt(Some(&job.id)).await?.notes);
@@ -295,7 +298,12 @@ async fn tell(
     (max_chars, form): (usize, OutputForm),
 ) -> CallToolResult {
     let mut report = Report::new(job, execution, max_chars);
-    report.notes.extend(notes);
+    for note in notes {
+        // A cell's own notes have what was missing of the sandbox it ran in.
+        if !report.notes.contains(&note) {
+            report.notes.push(note);
+        }
+    }
     let shown = if report.displays.iter().any(|display| display.inline.is_some()) {
         inline_parts(daemon, &job.id, &report).await
     } else {
@@ -433,6 +441,7 @@ pub async fn open(call: Call<'_>) -> Result<CallToolResult, ToolError> {
         call.begin_opening(options.name.as_deref().unwrap_or_default(), startup);
     }
     let session = call.daemon.sessions.open(&call.caller, options).await?;
+    call.about(&session);
     let opened = Opened { status: session.status(), restored: session.restored().cloned() };
     let mut text = opened.status.line();
     for note in opened.restored.iter().flat_map(core::saved::Restored::notes) {

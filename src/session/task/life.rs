@@ -152,13 +152,16 @@ impl Task {
     pub(super) fn check_walls(&mut self, trial: serde_json::Value) -> Result<(), Error> {
         let trial: truth::Trial = serde_json::from_value(trial).unwrap_or_default();
         let missing = truth::missing(&self.info.enforced(&trial, Grouped::default()));
-        self.live.lock().expect("no panic while locked").trial = Some(trial);
-        self.not_enforced = missing;
-        match &self.not_enforced {
+        {
+            let mut live = self.live.lock().expect("no panic while locked");
+            live.trial = Some(trial);
+            live.missing.clone_from(&missing);
+        }
+        match missing {
             Some(missing) if !self.parts.best_effort => {
                 self.info
                     .record_denied(&self.parts, &format!("no session, because of what is not enforced: {missing}"));
-                Err(Error::NotEnforced { profile: self.info.terms.profile.name(), missing: missing.clone() })
+                Err(Error::NotEnforced { profile: self.info.terms.profile.name(), missing })
             }
             _ => Ok(()),
         }
@@ -209,8 +212,8 @@ impl Task {
 
     /// What every answer says of a sandbox: what is not enforced, and whom it did not let through.
     pub(super) fn sandbox_notes(&self) -> Vec<String> {
-        let missing = self.not_enforced.iter().map(|missing| format!("this session's sandbox is not whole: {missing}"));
-        missing.chain(self.take_refused()).collect()
+        let missing = self.live.lock().expect("no panic while locked").missing.as_deref().map(truth::not_whole);
+        missing.into_iter().chain(self.take_refused()).collect()
     }
 
     /// Connections that were refused since this was last asked, which are written down.
@@ -297,6 +300,9 @@ impl Task {
                         None => None,
                     };
                     self.drain_output();
+                    let ended_for =
+                        || self.live.lock().expect("no panic while locked").take_ended_for(&self.info, &self.parts);
+                    let why = why.or_else(ended_for);
                     let tail =
                         self.late.take().map(|late| late.capture.snapshot(2000, None).merged.text).unwrap_or_default();
                     return Err(died(death_message(status, why.as_deref(), tail.trim())));
