@@ -25,7 +25,7 @@ use super::{
     tools::{self, Selection},
 };
 use crate::{
-    audit::Pending,
+    audit::{Pending, deed},
     caller::{Caller, DefaultSession, client_name},
     daemon::{
         Daemon, Holder, VERSION,
@@ -98,8 +98,22 @@ impl Call<'_> {
         }
     }
 
-    /// Code is about to run in a target.
-    pub fn begin(&self, target: &Target, code: &str) {
+    /// What was found out about what is asked for.
+    pub fn detail(&self, name: &str, value: serde_json::Value) {
+        if let Some(record) = self.record.lock().expect("no panic while locked").as_mut() {
+            record.detail(name, value);
+        }
+    }
+
+    /// Where it is done, which the caller may have left to us.
+    pub fn reached(&self, target: &str) {
+        if let Some(record) = self.record.lock().expect("no panic while locked").as_mut() {
+            record.target(Some(target));
+        }
+    }
+
+    /// Something is about to run in a target: this code, or what was asked for.
+    pub fn begin(&self, target: &Target, code: Option<&str>) {
         if let Some(record) = self.record.lock().expect("no panic while locked").as_mut() {
             record.begin(&target.name(), code);
         }
@@ -115,7 +129,7 @@ impl Call<'_> {
     /// Code is about to run in a session that is being opened.
     pub fn begin_opening(&self, name: &str, startup: &str) {
         if let Some(record) = self.record.lock().expect("no panic while locked").as_mut() {
-            record.begin(name, startup);
+            record.begin(name, Some(startup));
         }
     }
 
@@ -139,6 +153,7 @@ impl Call<'_> {
     /// What the caller means by `target`.
     pub async fn target(&self, named: Option<&str>, purpose: Purpose) -> Result<Target, targets::Error> {
         let target = self.daemon.target(&self.caller, named, purpose).await?;
+        self.reached(&target.name());
         self.note(target.take_notes());
         if let Target::Session(session) = &target {
             self.about(session);
@@ -149,6 +164,7 @@ impl Call<'_> {
     /// The same for what only a session can do.
     pub async fn session(&self, named: Option<&str>, purpose: Purpose) -> Result<Session, targets::Error> {
         let session = self.daemon.session(&self.caller, named, purpose, self.tool).await?;
+        self.reached(&session.info.name);
         self.about(&session);
         Ok(session)
     }
@@ -290,8 +306,16 @@ impl Server {
             .ok_or_else(|| not_found(format!("{uri} names no file; it is pylair://file/SESSION/PATH")))?;
         let session = self.daemon.sessions.existing(caller, Some(target)).await;
         let session = session.map_err(|error| not_found(format!("{error}; {}", error.hint())))?;
+        let mut record = self.daemon.audit.call(caller, "read_file");
+        record.target(Some(&session.info.name));
+        record.detail("path", path.into());
+        let read = session.workspace().read(path, 0, files::MAX_PAGE_BYTES).await;
+        match &read {
+            Ok(_) => record.conclude(None),
+            Err(error) => record.conclude(Some((error.kind(), &error.message()))),
+        }
         let refused = |error: files::Error| not_found(format!("{}; {}", error.message(), error.hint()));
-        let page = session.workspace().read(path, 0, files::MAX_PAGE_BYTES).await.map_err(refused)?;
+        let page = read.map_err(refused)?;
         if page.next_offset.is_some() {
             let (name, encoded) = (&session.info.name, files::encode_path(path));
             let message = format!(
@@ -380,8 +404,9 @@ impl ServerHandler for Server {
             self.daemon.audit.denied(&caller, tool.name, target, &denied.to_string());
             return Ok(tools::ToolError::from(denied).into_result().into());
         }
-        let mut record = (!tool.only_reads()).then(|| self.daemon.audit.call(&caller, tool.name));
+        let mut record = deed::is_recorded(tool.name).then(|| self.daemon.audit.call(&caller, tool.name));
         if let Some(record) = &mut record {
+            record.details(&arguments);
             let pid = arguments.get("pid").map(|pid| format!("pid:{pid}"));
             record.target(target.or(pid.as_deref()));
         }

@@ -570,6 +570,10 @@ impl Session {
     }
 
     /// Where its files are.
+    pub fn is_confined(&self) -> bool {
+        self.info.terms.profile.is_confined()
+    }
+
     pub fn workspace(&self) -> &Workspace {
         &self.info.workspace
     }

@@ -207,6 +207,14 @@ fn permit(daemon: &Daemon, caller: &Caller, tool: &str, body: &[u8]) -> Result<(
     })
 }
 
+/// What a body says, for the record: what it means is read elsewhere.
+fn arguments_of(body: &[u8]) -> serde_json::Map<String, serde_json::Value> {
+    let mut arguments: serde_json::Map<_, _> = serde_json::from_slice(body).unwrap_or_default();
+    // Who asks is in the line.
+    arguments.remove("from");
+    arguments
+}
+
 /// Writes down how something that was asked for has ended.
 pub(super) fn conclude<T>(
     mut record: Pending,
@@ -281,7 +289,7 @@ async fn execute(
     let mut record = daemon.audit.call(&caller, "execute");
     let begun = async {
         let target = daemon.target(&caller, body.target.as_deref(), Purpose::Run).await?;
-        record.begin(&target.name(), &body.code);
+        record.begin(&target.name(), Some(&body.code));
         let notes = target.take_notes();
         let work = session::Work::Code { code: body.code, path: None };
         let client = client.as_deref().unwrap_or(&caller.client);
@@ -431,12 +439,14 @@ async fn open(
     let caller = caller_with_target(&daemon, entrance, body.from).await;
     permit(&daemon, &caller, "open_session", &raw)?;
     let mut record = daemon.audit.call(&caller, "open_session");
+    record.details(&arguments_of(&raw));
     let name = body.options.name.clone();
     if let Some(startup) = &body.options.startup {
-        record.begin(name.as_deref().unwrap_or_default(), startup);
+        record.begin(name.as_deref().unwrap_or_default(), Some(startup));
     }
-    let opened =
-        conclude(record, name.as_deref(), daemon.sessions.open(&caller, body.options).await.map_err(Into::into))?;
+    let opened = daemon.sessions.open(&caller, body.options).await.map_err(Into::into);
+    let reached = opened.as_ref().map(|opened| opened.info.name.to_string()).ok();
+    let opened = conclude(record, reached.or(name).as_deref(), opened)?;
     Ok(about(&opened, Json(session::Status { enforced: opened.enforced(), ..opened.status() })))
 }
 
@@ -448,7 +458,10 @@ async fn close(
     let body: TargetBody = parse(&body)?;
     let caller = caller_with_target(&daemon, entrance, body.from).await;
     let target = body.target.ok_or_else(|| ApiError::bad("no target was given", "name a session"))?;
-    let record = daemon.audit.call(&caller, "close_session");
+    let mut record = daemon.audit.call(&caller, "close_session");
+    if body.forget {
+        record.detail("forget", true.into());
+    }
     let closed = conclude(record, Some(&target), daemon.close_target(&caller, &target, body.forget).await)?;
     Ok(Json(serde_json::json!({"closed": closed})).into_response())
 }
