@@ -382,7 +382,7 @@ async fn run_inside(command: &[OsString], inside: &Inside, around: Surroundings<
 async fn enclose(groups: Arc<Groups>, keeper: BorrowedFd<'_>) -> Option<Group> {
     let keeper = pid_here(keeper)?;
     let enclosed = tokio::task::spawn_blocking(move || {
-        groups.enclose(&format!("installer-{keeper}"), &LIMITS, &|| cgroup::pids(&[keeper]))
+        groups.enclose(&format!("installer-{keeper}"), &LIMITS, None, &|| cgroup::pids(&[keeper]))
     });
     enclosed.await.ok()
 }

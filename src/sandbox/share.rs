@@ -4,17 +4,16 @@
 //! looked, steps back: it gets what others leave, and all who step back share that evenly. It steps forward when that is over. On an
 //! idle machine nobody notices any of it.
 //!
-//! The kernel has two orders. Where each session of processes is scheduled as one (autogroups), their niceness counts, which anybody may
-//! set and take back. Elsewhere that of processes counts, which only root may take back, so under anybody else only the slices are
-//! made longer, by which whoever asks for less comes first (Linux 6.12). Groups for processors would do it in one place; but moving
-//! processes into one more group stops every fork on the machine for as long as those who fork are held back, which was seconds.
-//! Called by `session`; the daemon calls [`stand_out`].
+//! The kernel has three orders. What is in a group for processors (`cgroup`) gets the group's share, whatever its processes do. Else,
+//! where each session of processes is scheduled as one (autogroups), their niceness counts, which anybody may set and take back.
+//! Elsewhere that of processes counts, which only root may take back, so under anybody else only the slices are made longer, by which
+//! whoever asks for less comes first (Linux 6.12). Called by `session`; the daemon calls [`stand_out`].
 
 use std::{collections::HashMap, fs, sync::LazyLock, time::Duration};
 
 use rustix::process::{Pid, Uid, getpriority_process, setpriority_pgrp, setpriority_process, setpriority_user};
 
-use super::watch::Process;
+use super::{cgroup::Group, watch::Process};
 
 /// How long a cell may run before its session steps back.
 pub const PATIENCE: Duration = Duration::from_millis(200);
@@ -49,16 +48,21 @@ pub struct Standing {
     pub runs_long: bool,
     /// Its processes use the processors, whatever its cells do.
     pub burns: bool,
+    /// More of its processes than [`MANY`] want to run.
+    pub are_many: bool,
     given: Share,
 }
 
 impl Standing {
     /// Gives a session what it is due, if it has something else.
-    pub fn settle(&mut self, members: Members) {
+    pub fn settle(&mut self, members: Members, group: Option<&Group>) {
         let due = if self.runs_long || self.burns { Share::Rest } else { Share::Usual };
         if self.given != due {
             self.given = due;
             members.give(due);
+        }
+        if let Some(group) = group {
+            group.give(if due == Share::Rest && self.are_many { Share::Tenth } else { due });
         }
     }
 
@@ -198,13 +202,13 @@ mod tests {
     fn who_ran_long_stays_back_until_somebody_looks() {
         let nobody = Members { worker: i32::MAX, keeper: None, user: None };
         let mut standing = Standing { runs_long: true, ..Standing::default() };
-        standing.settle(nobody);
+        standing.settle(nobody, None);
         assert!(standing.has_stepped_back());
         standing.end_cell();
-        standing.settle(nobody);
+        standing.settle(nobody, None);
         assert!(standing.has_stepped_back(), "what the cell left may still run");
         standing.burns = false;
-        standing.settle(nobody);
+        standing.settle(nobody, None);
         assert!(!standing.has_stepped_back());
         standing.end_cell();
         assert!(!standing.burns, "a short cell is nothing to look at");

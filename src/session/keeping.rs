@@ -82,20 +82,18 @@ impl Sessions {
 
     /// One session is started again at a time. Where that takes long, it is told which.
     async fn turn_to_revive(&self, caller: &Caller) -> Result<MutexGuard<'_, ()>, Error> {
-        match tokio::time::timeout(STARTING_PATIENCE, self.reviving.lock()).await {
-            Ok(turn) => Ok(turn),
-            Err(_) => {
-                let slow = {
-                    let registry = self.registry.lock().expect("no panic while locked");
-                    let mut mine = registry.starting.values().filter(|session| session.info.owner == caller.owner);
-                    mine.next().map(Session::is_starting)
-                };
-                // Somebody else's is nobody's business, and it will end.
-                match slow {
-                    Some(slow) => Err(slow),
-                    None => Ok(self.reviving.lock().await),
-                }
-            }
+        if let Ok(turn) = tokio::time::timeout(STARTING_PATIENCE, self.reviving.lock()).await {
+            return Ok(turn);
+        }
+        let slow = {
+            let registry = self.registry.lock().expect("no panic while locked");
+            let mut mine = registry.starting.values().filter(|session| session.info.owner == caller.owner);
+            mine.next().map(Session::is_starting)
+        };
+        // Somebody else's is nobody's business, and it will end.
+        match slow {
+            Some(slow) => Err(slow),
+            None => Ok(self.reviving.lock().await),
         }
     }
 

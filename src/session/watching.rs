@@ -13,7 +13,7 @@ use super::{Info, Live, Parts, Session, Sessions};
 use crate::sandbox::{
     Limits,
     cgroup::{self, Group, Groups},
-    share::Members,
+    share::{MANY, Members},
     watch::{HASTE, Look, Passed, Processes, TICK, Watched},
 };
 
@@ -89,6 +89,7 @@ impl Session {
         {
             let mut live = self.live.lock().expect("no panic while locked");
             live.standing.burns = watched.burns(&mine, live.standing.has_stepped_back());
+            live.standing.are_many = mine.iter().filter(|process| process.wants_to_run).count() > MANY;
             live.settle(&self.info);
             live.standing.move_others(&mine);
         }
@@ -128,7 +129,8 @@ impl Live {
     /// Gives a confined session its share of the processors.
     pub(super) fn settle(&mut self, info: &Info) {
         let Some(worker) = self.pid.filter(|_| info.terms.profile.is_confined()) else { return };
-        self.standing.settle(Members { worker, keeper: self.keeper, user: info.workspace.owner });
+        let members = Members { worker, keeper: self.keeper, user: info.workspace.owner };
+        self.standing.settle(members, self.group.as_deref());
     }
 
     /// Why the worker that was found dead was ended, if it was us or the kernel on our behalf.
@@ -155,7 +157,7 @@ pub(super) async fn enclose(
     let enclosed = tokio::task::spawn_blocking(move || {
         let roots: Vec<_> = std::iter::once(worker).chain(keeper).collect();
         let started = Instant::now();
-        let mut group = groups.enclose(&format!("{handle}-{worker}"), &limits, &|| cgroup::pids(&roots));
+        let mut group = groups.enclose(&format!("{handle}-{worker}"), &limits, keeper, &|| cgroup::pids(&roots));
         group.held.memory &= !has_run.load(Ordering::SeqCst);
         tracing::debug!(%handle, held = ?group.held, took = ?started.elapsed(), "processes were put into groups");
         Arc::new(group)
