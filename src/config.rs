@@ -16,10 +16,11 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::sandbox;
+use crate::sandbox::{self, paths::Protected};
 
 mod failures;
 mod http;
+mod sandboxes;
 
 pub use failures::{FailuresSettings, FrozenLimits};
 pub use http::{AuditSettings, HttpFlags, HttpSettings};
@@ -35,6 +36,8 @@ pub enum Error {
     Parse { path: PathBuf, message: String },
     #[error("the value `{value}` of {origin} is not valid for `{key}`: {expected}")]
     Value { key: &'static str, value: String, origin: String, expected: &'static str },
+    #[error("the settings file `{path}` is not valid {wrong}")]
+    Sandbox { path: PathBuf, wrong: sandbox::settings::Wrong },
     #[error("cannot make the directory `{path}`")]
     MakeDirectory { path: PathBuf, source: io::Error },
     #[error("the directory `{path}` belongs to uid {owner}, not to uid {uid}")]
@@ -47,6 +50,7 @@ impl Error {
             Self::Read { .. } | Self::Parse { .. } | Self::Value { .. } => {
                 "`pylair doctor` shows every setting and where it comes from"
             }
+            Self::Sandbox { wrong, .. } => wrong.hint(),
             Self::MakeDirectory { .. } => "set PYLAIR_HOME to a directory you can write to",
             Self::ForeignDirectory { .. } => {
                 "somebody else made that directory; remove it or set PYLAIR_HOME to a directory of your own"
@@ -272,7 +276,7 @@ impl std::str::FromStr for Checkpoints {
 /// One resolved setting, for `pylair doctor`.
 #[derive(Debug, Clone, Serialize)]
 pub struct Setting {
-    pub key: &'static str,
+    pub key: String,
     pub value: String,
     pub origin: String,
 }
@@ -417,6 +421,10 @@ impl Config {
         // The user's own alone: whoever's project this is does not decide what is confined how.
         let users = files.iter().find(|(path, _)| *path == places.settings_file().display().to_string());
         let sandbox = users.and_then(|(_, file)| file.sandbox.clone()).unwrap_or_default();
+        sandbox
+            .check(&sandboxes::protected(places, &host, port))
+            .map_err(|wrong| Error::Sandbox { path: places.settings_file(), wrong })?;
+        resolver.show(sandbox.shown(), &places.settings_file());
         let checkpoints = checkpoints.parse().map_err(|()| {
             resolver.invalid("checkpoints", &checkpoints, "`auto`, `off` or how many to keep, up to 20")
         })?;
@@ -445,6 +453,11 @@ impl Config {
             sandbox_best_effort,
             settings: resolver.settings,
         })
+    }
+
+    /// What no session may be given.
+    pub fn protected(&self, places: &Places) -> Protected {
+        sandboxes::protected(places, &self.host, self.port)
     }
 }
 
@@ -497,8 +510,13 @@ impl Resolver<'_> {
         } else {
             (default, "default".to_owned())
         };
-        self.settings.push(Setting { key, value: value.to_string(), origin });
+        self.settings.push(Setting { key: key.to_owned(), value: value.to_string(), origin });
         Ok(value)
+    }
+
+    fn show(&mut self, found: Vec<(String, String)>, file: &Path) {
+        let origin = file.display().to_string();
+        self.settings.extend(found.into_iter().map(|(key, value)| Setting { key, value, origin: origin.clone() }));
     }
 
     fn invalid(&self, key: &'static str, value: &str, expected: &'static str) -> Error {
@@ -573,6 +591,36 @@ mod tests {
         assert_eq!((resolved().sandbox, resolved().sandbox_best_effort), (sandbox::Settings::default(), false));
         fs::write(places.settings_file(), loose).unwrap();
         assert!(resolved().sandbox != sandbox::Settings::default() && resolved().sandbox_best_effort);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_bad_rule_of_the_sandbox_is_told_at_once_and_a_good_one_shown() {
+        let dir = std::env::temp_dir().join(format!("pylair-config-rules-{}", std::process::id()));
+        let places = Places::resolve(&env(&[("PYLAIR_HOME", dir.to_str().unwrap())]), 1);
+        fs::create_dir_all(&places.config).unwrap();
+        let resolved = |text: &str| {
+            fs::write(places.settings_file(), text).unwrap();
+            Config::resolve(&Flags::default(), &env(&[]), None, &places)
+        };
+        let wrong = |text: &str| {
+            let error = resolved(text).unwrap_err();
+            format!("{error}; {}", error.hint())
+        };
+        let said = wrong("[sandbox]\nallow_net = ['pypi.org']");
+        assert!(
+            said.contains("config.toml") && said.contains("`allow_net`") && said.contains("pypi.org:443"),
+            "{said}"
+        );
+        assert!(wrong("[sandbox]\nprofile = 'closed'").contains("`workspace`"));
+        assert!(wrong("[sandbox.max]\nmemory_mb = 1").contains("in `[sandbox.max]`: `memory_mb`"));
+        assert!(wrong("[sandbox]\nmemroy_mb = 1").contains("there is no rule `memroy_mb`"));
+        let own = format!("[sandbox]\nallow_write = [{:?}]", dir.display().to_string());
+        assert!(wrong(&own).contains("pylair's own files"));
+        let config = resolved("[sandbox]\nprofile = 'sealed'\n[sandbox.max]\nmemory_mb = 9000").unwrap();
+        let shown = |key: &str| config.settings.iter().find(|setting| setting.key == key).map(|s| s.value.clone());
+        assert_eq!(shown("sandbox.profile").as_deref(), Some("sealed"));
+        assert_eq!(shown("sandbox.max.memory_mb").as_deref(), Some("9000"));
         fs::remove_dir_all(&dir).unwrap();
     }
 

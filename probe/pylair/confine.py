@@ -82,7 +82,8 @@ def enter_rest(keeper: int) -> None:
 def lock(confine: dict[str, Any], ruleset: int | None) -> None:
     """Gives up every right that the session shall not have. Cannot be undone."""
     for name, limit in (confine.get("rlimits") or {}).items():
-        _limit(name, limit)
+        # Whoever tries how much fits into /tmp needs a file that is larger; `close_limits` comes after that.
+        _limit(name, limit, ((confine.get("tmp_mb") or 0) + 1) << 20 if name == "RLIMIT_FSIZE" else 0)
     _set_ids(confine.get("uid"), confine.get("gid"))
     # A change of uid makes /proc/self root's, and checkpoints read it.
     _check(_prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "becoming dumpable")
@@ -96,6 +97,20 @@ def lock(confine: dict[str, Any], ruleset: int | None) -> None:
         _filter_system_calls(base64.b64decode(confine["seccomp"]))
 
 
+def fork() -> int:
+    """A copy of this process that must do nothing but end: no hook of Python's has run in it."""
+    pid: int = _libc.fork()
+    _check(pid, "forking")
+    return pid
+
+
+def close_limits(confine: dict[str, Any]) -> None:
+    """Takes back what was left of a limit for trying another one."""
+    limit = (confine.get("rlimits") or {}).get("RLIMIT_FSIZE")
+    if limit is not None:
+        _limit("RLIMIT_FSIZE", limit)
+
+
 def unshare_nothing() -> None:
     """A call that always works, unless system calls are filtered."""
     _check(_libc.unshare(0), "unsharing nothing")
@@ -106,14 +121,15 @@ def _setns(namespace: int, kinds: int, step: str) -> None:
     _check(_libc.setns(namespace, kinds), step)
 
 
-def _limit(name: str, limit: int) -> None:
+def _limit(name: str, limit: int, room: int = 0) -> None:
+    """Sets a limit; with more room, it can be raised to that."""
     try:
         kind = getattr(resource, name)
         highest = resource.getrlimit(kind)[1]
         # Whoever has less already has no right to more.
         if highest != resource.RLIM_INFINITY:
-            limit = min(limit, highest)
-        resource.setrlimit(kind, (limit, limit))
+            limit, room = min(limit, highest), min(room, highest)
+        resource.setrlimit(kind, (limit, max(limit, room)))
     except (AttributeError, ValueError, OSError) as error:
         raise OSError(getattr(error, "errno", None) or 22, f"setting {name} to {limit}: {error}") from error
 

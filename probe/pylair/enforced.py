@@ -9,6 +9,7 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 import socket
 from typing import Any, Callable
 
@@ -17,6 +18,7 @@ from . import confine
 # An address that nobody has (RFC 5737), and a port that nobody would serve.
 _NOWHERE = ("203.0.113.1", 9)
 _STATUS = ("CapBnd", "CapEff", "NoNewPrivs", "Seccomp")
+_SHOWN = ("RLIMIT_NOFILE", "RLIMIT_NPROC")
 
 
 class _NotTriedError(Exception):
@@ -27,7 +29,7 @@ def tried(confined: dict[str, Any]) -> dict[str, Any]:
     """How each attempt failed. A fraction of a millisecond, and nothing is left behind."""
     trial = confined.get("trial") or {}
     limits = confined.get("rlimits") or {}
-    return {
+    tried = {
         "read": _failure(_read, trial.get("canary", "")),
         "write": _failure(_write, "/usr/.pylair-was-here"),
         "daemon": _failure(_connect, trial.get("socket", "")),
@@ -35,13 +37,17 @@ def tried(confined: dict[str, Any]) -> dict[str, Any]:
         "datagrams": _failure(_reach, socket.SOCK_DGRAM),
         "signal": _failure(os.kill, trial.get("pid", 1), 0),
         "memory": _failure(_map, limits.get("RLIMIT_AS", 0)),
+        "processes": _failure(_fork_one_more, limits.get("RLIMIT_NPROC", 0)),
         "open_files": _failure(_open_one_more, limits.get("RLIMIT_NOFILE", 0)),
-        "file_size": _failure(_lengthen, limits.get("RLIMIT_FSIZE", 0)),
         "tmp": _failure(_fill, confined.get("tmp_mb", 0)),
         "calls": _failure(confine.unshare_nothing),
         "others": _others(),
         "status": _status(),
     }
+    confine.close_limits(confined)
+    tried["file_size"] = _failure(_lengthen, limits.get("RLIMIT_FSIZE", 0))
+    tried["held"] = {name: resource.getrlimit(getattr(resource, name))[1] for name in _SHOWN}
+    return tried
 
 
 def _failure(attempt: Callable[..., Any], *arguments: Any) -> str | None:
@@ -85,6 +91,22 @@ def _map(limit: int) -> None:
         mmap.mmap(-1, limit).close()
 
 
+def _fork_one_more(limit: int) -> None:
+    """With room for one process, which is this one: the kernel counts ours if it refuses another."""
+    if not limit:
+        raise _NotTriedError
+    before = resource.getrlimit(resource.RLIMIT_NPROC)
+    resource.setrlimit(resource.RLIMIT_NPROC, (1, before[1]))
+    try:
+        # Not by Python's own fork, which would tell everybody who wants to know of one.
+        pid = confine.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NPROC, before)
+
+
 def _open_one_more(limit: int) -> None:
     """The number after the last that there may be."""
     if limit:
@@ -99,9 +121,16 @@ def _lengthen(limit: int) -> None:
 
 def _fill(megabytes: int) -> None:
     """More at once than there is: the kernel refuses it before it takes any."""
-    if megabytes:
+    if not megabytes:
+        raise _NotTriedError
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # Not the limit on files: it may be the lower one, and would stop this before /tmp does.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (before[1], before[1]))
+    try:
         with _scratch("/tmp") as file:
             os.posix_fallocate(file.fileno(), 0, (megabytes + 1) << 20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def _scratch(*directories: str) -> Any:

@@ -4,6 +4,7 @@
 //! The doors record; a thread of its own hashes, masks and writes (`file`), so that nobody waits for a disk. Its queue has a bound: what
 //! does not fit is counted, and the next line says how much. `pylair audit` reads the files; nothing here is served over HTTP.
 
+pub mod deed;
 pub mod file;
 
 use std::{
@@ -19,6 +20,7 @@ use std::{
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::{
     caller::{Caller, Door},
@@ -47,7 +49,10 @@ pub enum What {
     /// How what had begun has ended.
     Ended,
     Denied,
+    /// One that was there when the daemon started to look.
+    TokenFound,
     TokenAdded,
+    TokenRotated,
     TokenRevoked,
 }
 
@@ -74,6 +79,9 @@ pub struct Line {
     /// Joins what began with how it ended, within one life of the daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<u64>,
+    /// What was asked for besides: paths, names, packages; see `deed`.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub details: Map<String, Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code_sha256: Option<String>,
     /// The beginning, masked.
@@ -101,6 +109,7 @@ impl Line {
             action: None,
             target: None,
             call: None,
+            details: Map::new(),
             code_sha256: None,
             code: None,
             outcome: None,
@@ -279,17 +288,30 @@ impl Pending {
         self.line.target = target.map(str::to_owned);
     }
 
+    /// What was asked for, of the arguments of this call.
+    pub fn details(&mut self, arguments: &Map<String, Value>) {
+        let action = self.line.action.as_deref().unwrap_or_default();
+        self.line.details = deed::details(action, arguments);
+    }
+
+    /// Something that was found out meanwhile.
+    pub fn detail(&mut self, name: &str, value: Value) {
+        self.line.details.insert(name.to_owned(), value);
+    }
+
     /// Code is about to run: handed to the writer at once, since nobody knows whether we live to see its end.
-    pub fn begin(&mut self, target: &str, code: &str) {
+    pub fn begin(&mut self, target: &str, code: Option<&str>) {
         let call = self.audit.calls.fetch_add(1, Ordering::Relaxed) + 1;
         self.line.target = Some(target.to_owned());
         self.audit.record(Line {
             at: Timestamp::now(),
             call: Some(call),
-            code: Some(code.to_owned()),
+            code: code.map(str::to_owned),
             outcome: Some("started".to_owned()),
             ..self.line.clone()
         });
+        // Its beginning has told them.
+        self.line.details.clear();
         self.call = Some(call);
     }
 

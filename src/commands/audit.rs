@@ -132,7 +132,9 @@ fn in_words(entry: &Entry) -> String {
         What::Called => "called",
         What::Ended => "ended",
         What::Denied => "DENIED",
+        What::TokenFound => "token found",
         What::TokenAdded => "token added",
+        What::TokenRotated => "token rotated",
         What::TokenRevoked => "token revoked",
     };
     let mut words = vec![line.at.strftime("%Y-%m-%d %H:%M:%S").to_string(), what.to_owned()];
@@ -151,6 +153,10 @@ fn in_words(entry: &Entry) -> String {
         if let Some(value) = value {
             words.push(if name.is_empty() { shown(value) } else { format!("{name} {}", shown(value)) });
         }
+    }
+    for (name, value) in &line.details {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        words.push(format!("{} {}", shown(name), one_line(&value, SHOWN_CODE_CHARS)));
     }
     if let (Some(code), Some(hash)) = (&line.code, &line.code_sha256) {
         words.push(format!("code {} {}", &hash[..hash.len().min(12)], one_line(code, SHOWN_CODE_CHARS)));

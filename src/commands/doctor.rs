@@ -46,6 +46,15 @@ struct Trial {
 }
 
 impl Trial {
+    /// In one word, for people: a sandbox of which something does not hold is no `ok`.
+    fn word(&self) -> &'static str {
+        match self.enforced.iter().any(|promise| promise.how == "no") {
+            _ if !self.works => "FAIL",
+            true => "part",
+            false => "ok",
+        }
+    }
+
     /// Puts what was tried in earnest in the place of what was said of it.
     fn replace(&mut self, tried: Vec<Promise>) {
         for promise in tried {
@@ -176,7 +185,7 @@ fn show(findings: &Findings) -> Result<(), Failure> {
     say(&format!("pylair {}", findings.version))?;
     say("\nTried just now")?;
     for trial in &findings.trials {
-        say(&format!("  {:4} {:15} {}", if trial.works { "ok" } else { "FAIL" }, trial.what, shown(&trial.detail)))?;
+        say(&format!("  {:4} {:15} {}", trial.word(), trial.what, shown(&trial.detail)))?;
     }
     for trial in findings.trials.iter().filter(|trial| !trial.enforced.is_empty()) {
         say(&format!("\nWhat holds in: {}", trial.what))?;
@@ -196,9 +205,10 @@ fn show(findings: &Findings) -> Result<(), Failure> {
         say("  none on PATH")?;
     }
     say("\nSettings")?;
+    let width = findings.settings.iter().map(|setting| setting.key.len()).max().unwrap_or(0);
     for setting in &findings.settings {
         let value = if setting.value.is_empty() { "-".to_owned() } else { shown(&setting.value) };
-        say(&format!("  {:15} {value:12} {}", setting.key, setting.origin))?;
+        say(&format!("  {:width$} {value:12} {}", setting.key, setting.origin))?;
     }
     say("\nPlaces")?;
     for (name, path) in [
@@ -210,4 +220,18 @@ fn show(findings: &Findings) -> Result<(), Failure> {
         say(&format!("  {name:15} {}", shown(&path.display().to_string())))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_hold_is_not_called_ok() {
+        let promise = |how: &str| Promise { what: "tmp".into(), how: how.into(), detail: String::new() };
+        let trial = |works, how| Trial { works, enforced: vec![promise("kernel"), promise(how)], ..Trial::default() };
+        assert_eq!(trial(true, "watched").word(), "ok");
+        assert_eq!(trial(true, "no").word(), "part");
+        assert_eq!(trial(false, "no").word(), "FAIL");
+    }
 }

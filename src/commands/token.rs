@@ -42,6 +42,14 @@ fn add(args: &TokenAddArgs, surroundings: &Surroundings) -> Result<(), Failure> 
     scopes.dedup();
     let owner = token::owner_named(args.owner.as_deref().unwrap_or(&args.name));
     let lasts = args.expires.as_deref().map(token::parse_time).transpose()?;
+    if lasts.is_some_and(|lasts| lasts.is_zero()) {
+        let message =
+            format!("a token that expires after {} would never open anything", args.expires.as_deref().unwrap_or("0"));
+        return Err(Failure::new(
+            message,
+            "pass how long it is to last, such as --expires 30d, or leave --expires out".to_owned(),
+        ));
+    }
     say(&token::add(&surroundings.places, &Wanted { name: &args.name, owner: &owner, scopes: &scopes, lasts })?)
 }
 

@@ -35,7 +35,6 @@ use crate::{
     output::{self, Outputs},
     packages::Packages,
     probe::link::Probes,
-    sandbox::paths::Protected,
     session::{self, Parts, Sessions, saved::Store},
     web::visitors::Visit,
 };
@@ -139,7 +138,7 @@ impl Daemon {
         let audit = audit.map_err(|source| Error::Audit { path: audit_path, source })?;
         let parts = Parts::new(
             &config,
-            protected(&config, &places),
+            config.protected(&places),
             probes,
             (opened.journal.clone(), audit.clone()),
             outputs,
@@ -388,15 +387,6 @@ impl Drop for Hold {
     fn drop(&mut self) {
         *self.daemon.last_busy.lock().expect("no panic while locked") = Instant::now();
         self.daemon.held_by(self.holder).fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// What no session may be given.
-fn protected(config: &Config, places: &Places) -> Protected {
-    Protected {
-        own: [&places.runtime, &places.state, &places.data, &places.config].into_iter().cloned().collect(),
-        home: Some(home_and_user().0.into()),
-        door: Some((config.host.clone(), config.port)),
     }
 }
 

@@ -15,7 +15,7 @@ mod write;
 
 use std::{
     fs::File,
-    io,
+    io::{self, Read},
     path::{Component, Path, PathBuf},
 };
 
@@ -173,6 +173,24 @@ impl Workspace {
             let (file, bytes) = page::open(workspace, path)?;
             let name = Path::new(path).file_name().unwrap_or_default().to_string_lossy().into_owned();
             Ok(Download { file, name, bytes })
+        })
+        .await
+    }
+
+    /// SHA-256 of a file as it is now, for the audit record. Outside of the workspace only where nothing is confined.
+    pub async fn digest(&self, path: &str, is_confined: bool) -> Result<[u8; 32], Error> {
+        self.on_thread(path, "read", move |workspace, path| {
+            let failed = |source| Error::Io { what: "read", path: shown(path), source };
+            let file = if is_confined {
+                page::open(workspace, path)?.0
+            } else {
+                crate::regular::open(&workspace.seen_as.join(path)).map_err(failed)?
+            };
+            let bytes = file.metadata().map_err(failed)?.len();
+            if bytes > MAX_WRITE_BYTES {
+                return Err(Error::TooLarge { path: shown(path), limit: MAX_WRITE_BYTES });
+            }
+            crate::hash::sha256_of(file.take(MAX_WRITE_BYTES)).map_err(failed)
         })
         .await
     }

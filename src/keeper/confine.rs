@@ -11,16 +11,24 @@ use crate::python::Interpreter;
 use crate::sandbox::Terms;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Under root, each session is somebody else outside. These ids belong to nobody: systemd and the tools that hand out ranges to
 /// containers stay below.
-const OUTER_IDS: std::ops::Range<u32> = 0x7000_0000..0x7001_0000;
+const OUTER_IDS: std::ops::Range<u32> = 0x7000_0000..0x7040_0000;
+/// Daemons of root's on one machine have a part each: session ids of one are no business of another's.
+const PARTS: u32 = 64;
+const PART: u32 = (OUTER_IDS.end - OUTER_IDS.start) / PARTS;
 
 /// Where a confined session works.
 #[derive(Debug, Clone, Copy)]
@@ -36,11 +44,64 @@ pub struct Place<'a> {
 }
 
 static GIVEN: AtomicU32 = AtomicU32::new(0);
+static OWN: OnceLock<OwnIds> = OnceLock::new();
+
+/// The ids that this process gives to sessions.
+#[derive(Debug)]
+struct OwnIds {
+    start: u32,
+    /// Nobody else gives them while this is open.
+    _lock: Option<File>,
+}
+
+impl OwnIds {
+    /// The first part that nobody has, beginning with the one that the directory means: after a restart it is the same. Where locks
+    /// cannot be kept, the directory alone decides.
+    fn claim(locks: &Path, data: &Path) -> Self {
+        let hash = data
+            .as_os_str()
+            .as_bytes()
+            .iter()
+            .fold(5381_u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(u32::from(*byte)));
+        let claimed = (0..PARTS).map(|next| hash.wrapping_add(next) % PARTS).find_map(|part| {
+            let file = File::options().create(true).append(true).mode(0o600).open(locks.join(part.to_string())).ok()?;
+            flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+            Some((part, file))
+        });
+        let (part, lock) = claimed.map_or((hash % PARTS, None), |(part, lock)| (part, Some(lock)));
+        Self { start: OUTER_IDS.start + part * PART, _lock: lock }
+    }
+}
+
+/// Takes the ids for the sessions of a daemon that keeps its data there. Once in a process, before there are sessions; only under root.
+/// Blocks.
+pub fn claim_outer_ids(data: &Path) {
+    const LOCKS: &str = "/run/pylair-ids";
+    if !is_root() {
+        return;
+    }
+    OWN.get_or_init(|| {
+        let made = std::fs::DirBuilder::new().mode(0o700).create(LOCKS);
+        let ours = std::fs::symlink_metadata(LOCKS).is_ok_and(|found| found.is_dir() && found.uid() == 0);
+        if !ours {
+            tracing::warn!(
+                ?made,
+                "{LOCKS} cannot be used: sessions of two daemons of root's may be the same user outside"
+            );
+        }
+        OwnIds::claim(if ours { Path::new(LOCKS) } else { Path::new("/nonexistent") }, data)
+    });
+}
+
+fn own_start() -> u32 {
+    OWN.get().map_or(OUTER_IDS.start, |own| own.start)
+}
 
 /// Says that an id is taken: by the directory of a session that may come back.
 pub fn skip_outer_id(id: u32) {
-    if OUTER_IDS.contains(&id) {
-        GIVEN.fetch_max(id - OUTER_IDS.start + 1, Ordering::Relaxed);
+    let start = own_start();
+    if (start..start + PART).contains(&id) {
+        GIVEN.fetch_max(id - start + 1, Ordering::Relaxed);
     }
 }
 
@@ -48,7 +109,7 @@ pub fn skip_outer_id(id: u32) {
 /// there are very many.
 pub fn new_outer_id() -> Option<u32> {
     let number = GIVEN.fetch_add(1, Ordering::Relaxed);
-    is_root().then_some(OUTER_IDS.start + number % (OUTER_IDS.end - OUTER_IDS.start))
+    is_root().then_some(own_start() + number % PART)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -279,6 +340,20 @@ mod tests {
         assert_eq!(message["cwd"], "/workspace");
         assert_eq!(message["rlimits"]["RLIMIT_NPROC"], 128);
         assert_eq!(message["trial"], json!({"canary": "/data/canary", "socket": "/run/daemon.sock", "pid": 7}));
+    }
+
+    #[test]
+    fn two_daemons_do_not_give_the_same_ids() {
+        let locks = std::env::temp_dir().join(format!("pylair-ids-{}", std::process::id()));
+        std::fs::create_dir_all(&locks).unwrap();
+        let first = OwnIds::claim(&locks, Path::new("/data"));
+        // Even if both mean the same part.
+        let second = OwnIds::claim(&locks, Path::new("/data"));
+        assert!(first.start.abs_diff(second.start) >= PART && OUTER_IDS.contains(&(second.start + PART - 1)));
+        let start = first.start;
+        drop(first);
+        assert_eq!(OwnIds::claim(&locks, Path::new("/data")).start, start, "it is the same again");
+        std::fs::remove_dir_all(&locks).unwrap();
     }
 
     #[test]

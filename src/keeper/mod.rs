@@ -110,6 +110,12 @@ impl Order {
     }
 }
 
+/// The pid of a process as we see it, none when it is gone.
+pub fn pid_here(pidfd: impl AsFd) -> Option<i32> {
+    let fdinfo = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_fd().as_raw_fd())).ok()?;
+    fdinfo.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok().filter(|pid| *pid > 0)
+}
+
 /// The pid of a process in its own pid namespace, which is how its keeper knows it.
 ///
 /// The kernel tells it for a pidfd, so unlike `/proc/PID/status` this cannot be about somebody who got the pid later.

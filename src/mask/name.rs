@@ -18,7 +18,7 @@ impl Strength {
         let has_space = value.iter().any(u8::is_ascii_whitespace);
         match self {
             Self::Strong => !value.is_empty(),
-            Self::Weak => value.len() >= 8 && (digits > 0 || value.len() >= 20) && (!has_space || has_scheme(value)),
+            Self::Weak => value.len() >= 8 && (has_scheme(value) || ((digits > 0 || value.len() >= 20) && !has_space)),
             Self::Random => value.len() >= 12 && digits >= 4 && has_letter && (!has_space || has_scheme(value)),
         }
     }
@@ -58,7 +58,20 @@ pub(super) fn could_be(name: &[u8]) -> bool {
     let [.., a, b, c] = name[..end] else { return false };
     matches!(
         &[a | 0x20, b | 0x20, c | 0x20],
-        b"ord" | b"swd" | b"pwd" | b"ase" | b"kie" | b"ret" | b"ken" | b"ion" | b"key" | b"ial" | b"als" | b"ies"
+        b"ord"
+            | b"ass"
+            | b"ode"
+            | b"swd"
+            | b"pwd"
+            | b"ase"
+            | b"kie"
+            | b"ret"
+            | b"ken"
+            | b"ion"
+            | b"key"
+            | b"ial"
+            | b"als"
+            | b"ies"
     )
 }
 
@@ -86,7 +99,10 @@ pub(super) fn strength(name: &str) -> Option<Strength> {
             .or_else(|| ends("passwd"))
             .map(|_| Strength::Strong)
             .or_else(|| word("pwd", Strength::Strong)),
-        b'e' => ends("passphrase").map(|_| Strength::Strong).or_else(|| word("cookie", Strength::Weak)),
+        b'e' => ends("passphrase")
+            .or_else(|| ends("passcode"))
+            .map(|_| Strength::Strong)
+            .or_else(|| word("cookie", Strength::Weak)),
         b't' => word("secret", Strength::Strong),
         b'n' => word("token", Strength::Weak)
             .or_else(|| ends("authtoken").map(|_| Strength::Weak))
@@ -101,6 +117,8 @@ pub(super) fn strength(name: &str) -> Option<Strength> {
             KEYS.iter().any(is_one).then_some(Strength::Strong)
         }),
         b'l' => word("credential", Strength::Weak),
+        // `pass` alone is Python.
+        b's' if name.len() > 4 && ends("pass").is_some() => word("pass", Strength::Weak),
         b's' => word("credentials", Strength::Weak).or_else(|| word("cookies", Strength::Weak)),
         _ => None,
     }

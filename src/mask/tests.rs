@@ -143,6 +143,104 @@ fn values_are_shown_by_their_name() {
     assert_eq!(value("HOME", "/root"), "/root");
 }
 
+/// Ways to write a value that goes over several lines or literals, or is in a command. `SECRET` must not survive.
+#[test]
+fn values_are_masked_however_they_are_laid_out() {
+    for (given, expected) in [
+        ("password = (\n  'SECRET'  # mine\n  'SECRET'\n)", "password = (\n  'MARK'  # mine\n  'MARK'\n)"),
+        ("password = 'SECRET' 'SECRET'", "password = 'MARK' 'MARK'"),
+        ("password = 'SECRET' \\\n  r'SECRET'", "password = 'MARK' \\\n  r'MARK'"),
+        ("password = \\\n  'SECRET'", "password = \\\n  'MARK'"),
+        ("password = 'SECRET' + 'SECRET' + x", "password = 'MARK' + 'MARK' + x"),
+        ("connect(password='SECRET'\n  'SECRET', n=1)", "connect(password='MARK'\n  'MARK', n=1)"),
+        ("connect(password=(\n'SECRET'\n'SECRET'))", "connect(password=(\n'MARK'\n'MARK'))"),
+        ("x = {'password':\n  'SECRET',\n 'n': 'v'}", "x = {'password':\n  'MARK',\n 'n': 'v'}"),
+        ("x = {'password':  # here\n  ('SECRET'\n   'SECRET')}", "x = {'password':  # here\n  ('MARK'\n   'MARK')}"),
+        ("password = str(\n 'SECRET')", "password = str(\n 'MARK')"),
+        ("api_key = SecretStr('SECRET')", "api_key = SecretStr('MARK')"),
+        ("password = base64.b64decode(b'SECRET')", "password = base64.b64decode(b'MARK')"),
+        ("password = '''SECRET\nSECRET", "password = '''MARK"),
+        ("password = 'SECRET", "password = 'MARK"),
+        ("setattr(x, 'password', 'SECRET')", "setattr(x, 'password', 'MARK')"),
+        ("monkeypatch.setenv('API_KEY', 'SECRET')", "monkeypatch.setenv('API_KEY', 'MARK')"),
+        ("data = [('user', 'me'), ('password', 'SECRET')]", "data = [('user', 'me'), ('password', 'MARK')]"),
+        (r#"x = "{\"password\": \"SECRET\", \"n\": 1}""#, r#"x = "{\"password\": \"MARK\", \"n\": 1}""#),
+        (r#"x = "{\n  \"password\":\n \"SECRET\"\n}""#, r#"x = "{\n  \"password\":\n \"MARK\"\n}""#),
+        (
+            "key = ('-----BEGIN PRIVATE KEY-----\\n'\n 'SECRET\\n'\n 'SECRET\\n'\n '-----END PRIVATE KEY-----')",
+            "key = ('-----BEGIN PRIVATE KEY-----MARK'\n 'MARK'\n 'MARK'\n '-----END PRIVATE KEY-----')",
+        ),
+        (
+            "'\\n'.join(['-----BEGIN EC PRIVATE KEY-----', 'SECRET', '-----END EC PRIVATE KEY-----'])",
+            "'\\n'.join(['-----BEGIN EC PRIVATE KEY-----', 'MARK', '-----END EC PRIVATE KEY-----'])",
+        ),
+        ("run(['mysql', '-u', 'me', '-pSECRET', 'db'])", "run(['mysql', '-u', 'me', '-pMARK', 'db'])"),
+        ("run(['/usr/bin/sshpass',\n '-p', 'SECRET', 'ssh'])", "run(['/usr/bin/sshpass',\n '-p', 'MARK', 'ssh'])"),
+        ("os.system('mysql -u me -pSECRET db')", "os.system('mysql -u me -pMARK db')"),
+        ("os.system('sshpass -p SECRET ssh h')", "os.system('sshpass -p MARK ssh h')"),
+        ("!curl -u me:SECRET https://h/", "!curl -u me:MARK https://h/"),
+        ("!mysql \\\n  --password SECRET \\\n  db", "!mysql \\\n  --password MARK \\\n  db"),
+        ("os.system('x --token=SECRET y')", "os.system('x --token=MARK y')"),
+        ("os.system('x --password \"SECRET SECRET\" y')", "os.system('x --password \"MARK\" y')"),
+        (
+            "%%bash\nexport DB_PASSWORD=SECRET\nredis-cli -a SECRET ping",
+            "%%bash\nexport DB_PASSWORD=MARK\nredis-cli -a MARK ping",
+        ),
+        ("connect('postgres://me:SECRET/x#y@host/db')", "connect('postgres://me:MARK@host/db')"),
+        ("{'Authorization': 'Basic SECRETabc'}", "{'Authorization': 'MARK'}"),
+        ("open('.env').write('A=1\\nPASSWORD=SECRET\\nB=2')", "open('.env').write('A=1\\nPASSWORD=MARK\\nB=2')"),
+        ("x = '''\n[db]\npassword = SECRET\nuser = me\n'''", "x = '''\n[db]\npassword = MARK\nuser = me\n'''"),
+        ("x = '''\ndb:\n  password: SECRET\n  user: me\n'''", "x = '''\ndb:\n  password: MARK\n  user: me\n'''"),
+        ("smtp_pass = 'SECRET12'", "smtp_pass = 'MARK'"),
+    ] {
+        let written = |text: &str| text.replace("MARK", MARK).replace("SECRET", "hunter2");
+        assert_eq!(code(&written(given)), written(expected), "{given}");
+    }
+}
+
+#[test]
+fn what_is_beside_a_value_is_no_part_of_it() {
+    for given in [
+        "password = getpass()\n'a remark'",
+        "password = None\n'''a remark'''",
+        "x = {'password': pw,\n 'user': 'me'}",
+        "x = {'password':\n load('x'), 'user': 'me'}",
+        "f(password=get('a' 'b'))",
+        "print('password: it was wrong')",
+        "password = ask('Password for ' 'me')",
+        "docker = 'docker run -p 80:80 x'",
+        "os.system('mkdir -p a/b/c; nmap -p 80 host')",
+        "run(['mkdir', '-p', 'a'])",
+        "run(['mysql', '-u', 'me', 'db'])",
+        "url = 'http://host:8080/a@b'",
+        "url = 'git@github.com:a/b'",
+        "first_pass = 'all of it'",
+        "def f(password: str, token: str): 'a'",
+        "x = \"it's \\\"quoted\\\" here\"",
+        "a = 'C:\\\\new\\\\temp'",
+        "getenv('API_KEY', 'none')",
+        "columns = ('password', 'email', 'name')",
+        "curl = 'curl https://host/x -o y'",
+    ] {
+        assert_eq!(code(given), given);
+    }
+    assert_eq!(
+        code("password = 'hunter2'\n'a remark'\nx = 'y'"),
+        "password = '***masked***'\n'a remark'\nx = 'y'",
+        "a statement of its own"
+    );
+}
+
+#[test]
+fn arguments_of_a_command_are_masked() {
+    let shown = |words: &[&str]| argv(words).join(" ");
+    assert_eq!(shown(&["--password", "x", "y"]), "--password ***masked*** y");
+    assert_eq!(shown(&["--api-key=k", "-p", "hunter2", "z"]), "--api-key=***masked*** -p ***masked*** z");
+    assert_eq!(shown(&["DB_PASSWORD=x", "https://a:b@c"]), "DB_PASSWORD=***masked*** https://a:***masked***@c");
+    assert_eq!(shown(&["--token", "--password", "x"]), "--token ***masked*** x", "a flag says that it has a value");
+    assert_eq!(shown(&["--verbose", "a b", ""]), "--verbose a b ");
+}
+
 /// Numbers that look random and are the same every time.
 struct Dice(u64);
 
@@ -179,6 +277,18 @@ const IN_CODE: &[&str] = &[
     "if NAME == 'VALUE': pass",
     "json.loads('{\"NAME\": \"VALUE\"}')",
     "NAME = (\n    'VALUE'\n)",
+    "NAME = (\n    'VALUE'\n    \"VALUE\"  # don't\n)",
+    "NAME = 'VALUE' \\\n    'VALUE'",
+    "NAME = b'VALUE' + b'VALUE'",
+    "NAME = '''VALUE'''",
+    "NAME = str('VALUE')",
+    "config = {'n': 1, 'NAME':\n    ('VALUE'\n     'VALUE')}",
+    "json.loads(\"{\\\"NAME\\\": \\\"VALUE\\\"}\")",
+    "setattr(config, 'NAME', 'VALUE')",
+    "run(['tool', '--NAME', 'VALUE', 'x'])",
+    "os.system('tool --NAME=VALUE x')",
+    "connect('db://me:VALUE@host/db')",
+    "run('sshpass -p VALUE ssh host', shell=True)",
 ];
 const IN_TEXT: &[&str] = &["{'NAME': 'VALUE', 'n': 1}", "{\"NAME\": \"VALUE\"}", "NAME='VALUE'"];
 const ORDINARY: &[&str] = &[
@@ -194,6 +304,10 @@ const ORDINARY: &[&str] = &[
     "class Token(NamedTuple): kind: str; text: str",
     "é = 'ü' * 3",
     "lambda password: len(password) >= 8",
+    "d = {'password': pw, 'token': t}; s = \"a \\\"b\\\" c\"",
+    "x = ('a'\n  'b')  # joined",
+    "run(['mkdir', '-p', path])",
+    "u = 'https://host:80/a?b=c'",
 ];
 
 #[test]

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::session::{Outcome, Report};
 
@@ -141,6 +142,17 @@ pub fn data<T: Serialize>(value: &T, text: Option<String>) -> CallToolResult {
     result
 }
 
+/// What is to be said besides an answer's own: as text, and among the notes of its structure.
+pub fn add_notes(result: &mut CallToolResult, notes: Vec<String>) {
+    result.content.extend(notes.iter().map(|note| ContentBlock::text(format!("Note: {note}."))));
+    if let Some(Value::Object(answer)) = &mut result.structured_content
+        && !notes.is_empty()
+        && let Value::Array(told) = answer.entry("notes").or_insert_with(|| Value::Array(Vec::new()))
+    {
+        told.extend(notes.into_iter().map(Value::String));
+    }
+}
+
 /// A thing pylair could not do.
 pub fn error(kind: &str, message: &str, hint: &str) -> CallToolResult {
     let mut result = CallToolResult::error(vec![ContentBlock::text(format!("{kind}: {message}\nHint: {hint}"))]);
@@ -178,6 +190,20 @@ mod tests {
     #[test]
     fn a_quiet_success_is_short() {
         assert_eq!(report_text(&sample()), "hi\nOut[4]: 42\n[cell 4: ok, session main, 1.23 ms, new: x]");
+    }
+
+    #[test]
+    fn notes_are_told_to_whoever_reads_only_the_structure() {
+        let mut plain = data(&serde_json::json!({"path": "x"}), Some("x".into()));
+        add_notes(&mut plain, vec!["a".into()]);
+        assert_eq!(plain.structured_content, Some(serde_json::json!({"path": "x", "notes": ["a"]})));
+        assert_eq!(plain.content.len(), 2);
+        let mut noted = data(&serde_json::json!({"notes": ["own"]}), None);
+        add_notes(&mut noted, vec!["a".into()]);
+        assert_eq!(noted.structured_content, Some(serde_json::json!({"notes": ["own", "a"]})));
+        let mut quiet = data(&serde_json::json!({}), None);
+        add_notes(&mut quiet, Vec::new());
+        assert_eq!(quiet.structured_content, Some(serde_json::json!({})));
     }
 
     #[test]

@@ -9,24 +9,23 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt,
     model::{
-        CallToolRequestParams, CallToolResponse, CancelTaskParams, ContentBlock, CreateTaskResult,
-        GetPromptRequestParams, GetPromptResponse, GetTaskParams, GetTaskResult, Implementation,
-        InitializeRequestParams, JsonObject, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
-        ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ProgressToken, ReadResourceRequestParams,
-        ReadResourceResponse, ReadResourceResult, Resource, ResourceContents, ResourceTemplate, ServerCapabilities,
-        ServerConfig, Task, Tool, UpdateTaskParams,
+        CallToolRequestParams, CallToolResponse, CancelTaskParams, CreateTaskResult, GetPromptRequestParams,
+        GetPromptResponse, GetTaskParams, GetTaskResult, Implementation, InitializeRequestParams, JsonObject,
+        ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
+        ProgressNotificationParam, ProgressToken, ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult,
+        Resource, ResourceContents, ResourceTemplate, ServerCapabilities, ServerConfig, Task, Tool, UpdateTaskParams,
     },
     service::{RequestContext, serve_directly_with_ct},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    prompts,
+    prompts, render,
     stdio::Stdio,
     tools::{self, Selection},
 };
 use crate::{
-    audit::Pending,
+    audit::{Pending, deed},
     caller::{Caller, DefaultSession, client_name},
     daemon::{
         Daemon, Holder, VERSION,
@@ -105,8 +104,22 @@ impl Call<'_> {
         }
     }
 
-    /// Code is about to run in a target.
-    pub fn begin(&self, target: &Target, code: &str) {
+    /// What was found out about what is asked for.
+    pub fn detail(&self, name: &str, value: serde_json::Value) {
+        if let Some(record) = self.record.lock().expect("no panic while locked").as_mut() {
+            record.detail(name, value);
+        }
+    }
+
+    /// Where it is done, which the caller may have left to us.
+    pub fn reached(&self, target: &str) {
+        if let Some(record) = self.record.lock().expect("no panic while locked").as_mut() {
+            record.target(Some(target));
+        }
+    }
+
+    /// Something is about to run in a target: this code, or what was asked for.
+    pub fn begin(&self, target: &Target, code: Option<&str>) {
         if let Some(record) = self.record.lock().expect("no panic while locked").as_mut() {
             record.begin(&target.name(), code);
         }
@@ -122,7 +135,7 @@ impl Call<'_> {
     /// Code is about to run in a session that is being opened.
     pub fn begin_opening(&self, name: &str, startup: &str) {
         if let Some(record) = self.record.lock().expect("no panic while locked").as_mut() {
-            record.begin(name, startup);
+            record.begin(name, Some(startup));
         }
     }
 
@@ -146,13 +159,30 @@ impl Call<'_> {
     /// What the caller means by `target`.
     pub async fn target(&self, named: Option<&str>, purpose: Purpose) -> Result<Target, targets::Error> {
         let target = self.daemon.target(&self.caller, named, purpose).await?;
+        self.reached(&target.name());
         self.note(target.take_notes());
+        if let Target::Session(session) = &target {
+            self.about(session);
+        }
         Ok(target)
     }
 
     /// The same for what only a session can do.
     pub async fn session(&self, named: Option<&str>, purpose: Purpose) -> Result<Session, targets::Error> {
-        self.daemon.session(&self.caller, named, purpose, self.tool).await
+        let session = self.daemon.session(&self.caller, named, purpose, self.tool).await?;
+        self.reached(&session.info.name);
+        self.about(&session);
+        Ok(session)
+    }
+
+    /// The answer is about this session, and says what is missing of its sandbox.
+    pub fn about(&self, session: &Session) {
+        let mut notes = self.notes.lock().expect("no panic while locked");
+        if let Some(caution) = session.caution()
+            && !notes.contains(&caution)
+        {
+            notes.push(caution);
+        }
     }
 
     pub fn note(&self, notes: Vec<String>) {
@@ -282,8 +312,16 @@ impl Server {
             .ok_or_else(|| not_found(format!("{uri} names no file; it is pylair://file/SESSION/PATH")))?;
         let session = self.daemon.sessions.existing(caller, Some(target)).await;
         let session = session.map_err(|error| not_found(format!("{error}; {}", error.hint())))?;
+        let mut record = self.daemon.audit.call(caller, "read_file");
+        record.target(Some(&session.info.name));
+        record.detail("path", path.into());
+        let read = session.workspace().read(path, 0, files::MAX_PAGE_BYTES).await;
+        match &read {
+            Ok(_) => record.conclude(None),
+            Err(error) => record.conclude(Some((error.kind(), &error.message()))),
+        }
         let refused = |error: files::Error| not_found(format!("{}; {}", error.message(), error.hint()));
-        let page = session.workspace().read(path, 0, files::MAX_PAGE_BYTES).await.map_err(refused)?;
+        let page = read.map_err(refused)?;
         if page.next_offset.is_some() {
             let (name, encoded) = (&session.info.name, files::encode_path(path));
             let message = format!(
@@ -382,11 +420,13 @@ impl ServerHandler for Server {
             self.daemon.audit.denied(&caller, tool.name, target, &denied.to_string());
             return Ok(tools::ToolError::from(denied).into_result().into());
         }
-        let mut record = (!tool.only_reads()).then(|| self.daemon.audit.call(&caller, tool.name));
+        let mut record = deed::is_recorded(tool.name).then(|| self.daemon.audit.call(&caller, tool.name));
         if let Some(record) = &mut record {
+            record.details(&arguments);
             let pid = arguments.get("pid").map(|pid| format!("pid:{pid}"));
             record.target(target.or(pid.as_deref()));
         }
+        let target = target.map(str::to_owned);
         let record = Arc::new(Mutex::new(record));
         let (task, notes) = (Arc::new(Mutex::default()), Arc::new(Mutex::default()));
         let call = Call {
@@ -400,6 +440,10 @@ impl ServerHandler for Server {
             record: record.clone(),
             notes: notes.clone(),
         };
+        // Also what is asked about a session without reaching it, such as its history.
+        if let Some(session) = target.and_then(|target| self.daemon.sessions.find(&call.caller, &target).ok()) {
+            call.about(&session);
+        }
         let told = (tool.function)(call).await;
         if let Some(record) = record.lock().expect("no panic while locked").take() {
             record.conclude(told.as_ref().err().map(|error| (error.kind, error.message.as_str())));
@@ -407,7 +451,7 @@ impl ServerHandler for Server {
         let mut notes = std::mem::take(&mut *notes.lock().expect("no panic while locked"));
         let result = match told {
             Ok(mut result) => {
-                result.content.extend(notes.iter().map(|note| ContentBlock::text(format!("Note: {note}."))));
+                render::add_notes(&mut result, notes);
                 result
             }
             Err(mut error) => {

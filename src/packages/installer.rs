@@ -4,7 +4,10 @@ use std::{
     collections::{BTreeMap, VecDeque},
     ffi::OsString,
     io,
-    os::{fd::AsFd, unix::process::ExitStatusExt},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::process::ExitStatusExt,
+    },
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
     sync::Arc,
@@ -27,10 +30,15 @@ use crate::{
     keeper::{
         Report,
         nursery::KeeperRequest,
+        pid_here,
         program::{self, Program},
     },
     probe::nursery::Nursery,
     python::on_path,
+    sandbox::{
+        Limits,
+        cgroup::{self, Group, Groups},
+    },
 };
 
 const MAX_LINE_BYTES: usize = 500;
@@ -120,6 +128,8 @@ fn is_dropped(name: &str) -> bool {
 #[derive(Debug, Clone)]
 pub struct Inside {
     pub nursery: Arc<Nursery>,
+    /// Where its processes are counted as one, as far as that is to be had.
+    pub groups: Arc<Groups>,
     /// Who it is outside: the owner of `own`. None when that is the daemon's own user.
     pub outer_id: Option<u32>,
     /// The session's own directory for packages. The cache is there too: what one session brings in is not what another gets.
@@ -162,6 +172,19 @@ impl Inside {
 
 /// Packages are unpacked and built there.
 const INSIDE_TMP_MB: u32 = 2048;
+
+/// What an installer and all it starts may use where the kernel counts that; elsewhere each process has its own limits, see
+/// `keeper::program`.
+pub const LIMITS: Limits = Limits {
+    memory_mb: 4096,
+    processes: 512,
+    open_files: 4096,
+    file_size_mb: 8192,
+    tmp_mb: INSIDE_TMP_MB as u64,
+    disk_mb: 0,
+    cpu_s: None,
+    wall_s: None,
+};
 
 /// What of the settings of an index lies on this machine.
 fn local_paths(value: &str) -> impl Iterator<Item = PathBuf> {
@@ -266,12 +289,12 @@ impl Finished {
 }
 
 /// A process group that does not outlive whoever waits for it.
-struct Group {
+struct ProcessGroup {
     child: Child,
     id: Option<Pid>,
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         if let Some(id) = self.id {
             // It may have ended this moment.
@@ -300,7 +323,7 @@ async fn run(command: &[OsString], around: Surroundings<'_>) -> Result<Finished,
     inherited::give_back_with(command.as_std_mut(), around.confined.then_some(CONFINED_UMASK));
     let child = command.spawn().map_err(|source| Error::Start { program: PathBuf::from(program), source })?;
     let id = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-    let mut group = Group { child, id };
+    let mut group = ProcessGroup { child, id };
     let (stdout, stderr) = (group.child.stdout.take(), group.child.stderr.take());
     let failed = |source| Error::Start { program: PathBuf::from(program), source };
     let finished = follow(stdout, stderr, around, async { group.child.wait().await }).await?.map_err(failed)?;
@@ -337,6 +360,8 @@ async fn run_inside(command: &[OsString], inside: &Inside, around: Surroundings<
     let keeper = inside.nursery.keeper(&inside.request(command, env), &passed).await;
     let keeper = keeper.map_err(|error| Error::Sandbox { why: error.to_string() })?;
     drop((stdout_end, stderr_end));
+    // Dropped when nobody waits any more, after the keeper.
+    let _group = enclose(inside.groups.clone(), keeper.pidfd.as_fd()).await;
     let reader = |end| Receiver::from_owned_fd(end).map_err(failed);
     let (stdout, stderr) = (reader(stdout)?, reader(stderr)?);
     let ended = async move {
@@ -351,6 +376,15 @@ async fn run_inside(command: &[OsString], inside: &Inside, around: Surroundings<
         // Here the keeper's socket is closed, and whatever is left below it ends.
     };
     follow(Some(stdout), Some(stderr), around, ended).await?.map_err(failed)
+}
+
+/// Has the kernel count what an installer and those it starts use. It has begun meanwhile: what it started until then is counted with it.
+async fn enclose(groups: Arc<Groups>, keeper: BorrowedFd<'_>) -> Option<Group> {
+    let keeper = pid_here(keeper)?;
+    let enclosed = tokio::task::spawn_blocking(move || {
+        groups.enclose(&format!("installer-{keeper}"), &LIMITS, None, &|| cgroup::pids(&[keeper]))
+    });
+    enclosed.await.ok()
 }
 
 /// Reads what a program says until it has ended, which is the deadline's at the latest.

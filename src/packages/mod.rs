@@ -32,6 +32,7 @@ use crate::{
     keeper::confine::directories,
     probe::nursery::Nursery,
     python::Interpreter,
+    sandbox::cgroup::Groups,
 };
 use installer::{Finished, Installer, Surroundings, make_venv};
 pub use installer::{Inside, installer_env};
@@ -363,7 +364,9 @@ impl Environment {
         };
         let started = Instant::now();
         let inside = match order.sandbox {
-            Some((nursery, outer_id)) => Some(self.inside(nursery, outer_id, order.interpreter, is_managed).await?),
+            Some((nursery, groups, outer_id)) => {
+                Some(self.inside((nursery, groups), outer_id, order.interpreter, is_managed).await?)
+            }
             None => None,
         };
         let around = Surroundings {
@@ -439,7 +442,7 @@ impl Environment {
     /// The sandbox for an installer. It is whoever this session's directory for packages belongs to, which under root is nobody else.
     async fn inside(
         &self,
-        nursery: &Arc<Nursery>,
+        (nursery, groups): (&Arc<Nursery>, &Arc<Groups>),
         outer_id: Option<u32>,
         interpreter: &Interpreter,
         is_managed: bool,
@@ -461,7 +464,8 @@ impl Environment {
         let mut read_only = directories(interpreter);
         // What is inside of something that may be written would be read-only there.
         read_only.retain(|path| !environment.as_ref().is_some_and(|prefix| path.starts_with(prefix)));
-        Ok(Inside { nursery: nursery.clone(), outer_id, own: self.directory.clone(), environment, read_only })
+        let (nursery, groups) = (nursery.clone(), groups.clone());
+        Ok(Inside { nursery, groups, outer_id, own: self.directory.clone(), environment, read_only })
     }
 
     /// The session's venv, made if there is none yet.
@@ -505,8 +509,8 @@ pub struct Order<'a> {
     pub env: &'a BTreeMap<String, String>,
     pub cwd: &'a Path,
     pub confined: bool,
-    /// What makes a sandbox for the installer, and who that is outside.
-    pub sandbox: Option<(&'a Arc<Nursery>, Option<u32>)>,
+    /// What makes a sandbox for the installer, where its processes are counted, and who that is outside.
+    pub sandbox: Option<(&'a Arc<Nursery>, &'a Arc<Groups>, Option<u32>)>,
     pub requirements: &'a [Requirement],
 }
 

@@ -111,11 +111,6 @@ impl Key {
         };
         Self { executable, env, preload, confined: wanted.confined }
     }
-
-    /// The worker still has to run `site` unless its template did.
-    pub fn ran_site(&self) -> bool {
-        self.preload.is_some()
-    }
 }
 
 /// `PYTHONPATH` and `PYTHONHOME` would let a caller's files into the template; the worker applies the first itself.

@@ -1,4 +1,5 @@
-//! Groups of processes that the kernel counts as one: a session's memory and processes, where we may make groups.
+//! Groups of processes that the kernel counts as one: a session's memory and processes, and its share of the processors, where we may
+//! make groups.
 //!
 //! Version 2 where it is delegated to us or we are root, version 1 as root. Putting a process into a group of version 1 takes
 //! milliseconds, so it is done behind the session's back, on a blocking thread. Called by `watch`.
@@ -6,23 +7,33 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
-use super::{Limits, truth::Grouped, watch::Processes};
+use rustix::fs::{FlockOperation, flock};
+
+use super::{Limits, share::Share, truth::Grouped, watch::Processes};
 
 /// Where groups can be made.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct Groups {
     memory: Option<Base>,
     processes: Option<Base>,
+    processors: Option<Base>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Base {
     path: PathBuf,
     version: Version,
+    /// Locked for as long as we live, so that others know that it is not left behind.
+    _lock: Option<fs::File>,
 }
+
+const PREFIX: &str = "pylair-";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
@@ -35,9 +46,12 @@ impl Groups {
     pub fn find() -> Self {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let name = format!("pylair-{}", std::process::id());
+        let name = format!("{PREFIX}{}", std::process::id());
         let base = |controller| {
             let base = base_of_two(&mounts, &own, controller).or_else(|| base_of_one(&mounts, &own, controller))?;
+            let above = base.path.clone();
+            // It may take a while, and nobody waits for it.
+            std::thread::spawn(move || sweep(&above));
             let path = base.path.join(&name);
             match fs::create_dir(&path) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return None,
@@ -46,13 +60,22 @@ impl Groups {
             if base.version == Version::Two {
                 fs::write(path.join("cgroup.subtree_control"), format!("+{controller}")).ok()?;
             }
-            Some(Base { path, ..base })
+            let lock = fs::File::open(&path).ok();
+            let lock = lock.filter(|lock| flock(lock, FlockOperation::NonBlockingLockShared).is_ok());
+            Some(Base { path, _lock: lock, ..base })
         };
-        Self { memory: base("memory"), processes: base("pids") }
+        Self { memory: base("memory"), processes: base("pids"), processors: base("cpu") }
     }
 
     /// Puts a session's processes into groups of their own. What is not there to be had is left out. Blocks.
-    pub fn enclose(&self, handle: &str, limits: &Limits, processes: &impl Fn() -> Vec<i32>) -> Group {
+    /// The keeper has processors of its own: it has to come to interrupting the others.
+    pub fn enclose(
+        &self,
+        handle: &str,
+        limits: &Limits,
+        keeper: Option<i32>,
+        processes: &impl Fn() -> Vec<i32>,
+    ) -> Group {
         let mut group = Group::default();
         let memory = limits.memory_mb << 20;
         if let Some(path) = self.memory.as_ref().and_then(|base| {
@@ -72,14 +95,63 @@ impl Groups {
             group.held.processes = true;
             group.paths.push(path);
         }
+        if let Some(base) = &self.processors {
+            let members = || {
+                let is_one = base.version == Version::One;
+                processes().into_iter().filter(|pid| !is_one || Some(*pid) != keeper).collect()
+            };
+            if let Some(path) = base.beside(handle, &[base.version.share(Share::Usual)], &members) {
+                group.share = Some((path.clone(), base.version, Mutex::default()));
+                group.paths.push(path);
+            }
+        }
         group.paths.dedup();
         group
     }
 }
 
+impl Version {
+    /// The file that has a group's share, and what it says.
+    fn share(self, share: Share) -> (&'static str, String) {
+        let (file, usual) = match self {
+            Self::One => ("cpu.shares", 1024),
+            Self::Two => ("cpu.weight", 100),
+        };
+        let part = match share {
+            Share::Usual => 1,
+            Share::Tenth => 10,
+            Share::Rest => 64,
+        };
+        (file, (usual / part).to_string())
+    }
+}
+
+/// Removes groups of daemons that were killed. Whoever is in one keeps it. Blocks.
+fn sweep(above: &Path) {
+    for entry in fs::read_dir(above).into_iter().flatten().flatten() {
+        let daemon = entry.file_name().to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
+        let Some(daemon) = daemon.filter(|daemon| *daemon != std::process::id()) else { continue };
+        let is_alive = fs::read_to_string(format!("/proc/{daemon}/comm")).is_ok_and(|name| name.starts_with("pylair"));
+        // A daemon of another pid namespace is known by its lock alone.
+        let left = fs::File::open(entry.path()).ok();
+        let left = left.filter(|left| flock(left, FlockOperation::NonBlockingLockExclusive).is_ok());
+        if is_alive || left.is_none() {
+            continue;
+        }
+        let beside = format!("{PREFIX}{daemon}-");
+        let is_beside = |group: &fs::DirEntry| group.file_name().to_str().is_some_and(|name| name.starts_with(&beside));
+        let inside = fs::read_dir(entry.path()).into_iter().flatten().flatten();
+        for group in inside.chain(fs::read_dir(above).into_iter().flatten().flatten().filter(is_beside)) {
+            // Files are the kernel's own.
+            let _busy = fs::remove_dir(group.path());
+        }
+        let _busy = fs::remove_dir(entry.path());
+    }
+}
+
 impl Drop for Groups {
     fn drop(&mut self) {
-        for base in [&self.memory, &self.processes].into_iter().flatten() {
+        for base in [&self.memory, &self.processes, &self.processors].into_iter().flatten() {
             // Whoever is in there yet keeps it.
             let _busy = fs::remove_dir(&base.path);
         }
@@ -88,8 +160,21 @@ impl Drop for Groups {
 
 impl Base {
     fn make(&self, handle: &str, settings: &[(&str, String)], processes: &impl Fn() -> Vec<i32>) -> Option<PathBuf> {
+        Self::make_at(self.path.join(handle), settings, processes)
+    }
+
+    /// The same, in version 1 side by side with everybody else's: those who step back would have the share of all sessions otherwise,
+    /// whenever nobody else among them wants to run.
+    fn beside(&self, handle: &str, settings: &[(&str, String)], processes: &impl Fn() -> Vec<i32>) -> Option<PathBuf> {
+        if self.version == Version::Two {
+            return self.make(handle, settings, processes);
+        }
+        let name = format!("{}-{handle}", self.path.file_name()?.to_str()?);
+        Self::make_at(self.path.with_file_name(name), settings, processes)
+    }
+
+    fn make_at(path: PathBuf, settings: &[(&str, String)], processes: &impl Fn() -> Vec<i32>) -> Option<PathBuf> {
         const ROUNDS: usize = 8;
-        let path = self.path.join(handle);
         match fs::create_dir(&path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return None,
             _ => {}
@@ -133,7 +218,7 @@ fn base_of_one(mounts: &str, own: &str, controller: &str) -> Option<Base> {
         parts.next()?.split(',').any(|name| name == controller).then(|| parts.next())?
     })?;
     let path = Path::new(mount).join(inside.trim_start_matches('/'));
-    Some(Base { path: if path.is_dir() { path } else { mount.into() }, version: Version::One })
+    Some(Base { path: if path.is_dir() { path } else { mount.into() }, version: Version::One, _lock: None })
 }
 
 /// The group of version 2 that we are in, if the controller is given to what is below.
@@ -154,7 +239,7 @@ fn base_of_two(mounts: &str, own: &str, controller: &str) -> Option<Base> {
         // Refused where others are in the group, or where it is not ours to divide.
         fs::write(path.join("cgroup.subtree_control"), format!("+{controller}")).ok()?;
     }
-    Some(Base { path, version: Version::Two })
+    Some(Base { path, version: Version::Two, _lock: None })
 }
 
 /// A session's groups. They go when it does.
@@ -162,11 +247,25 @@ fn base_of_two(mounts: &str, own: &str, controller: &str) -> Option<Base> {
 pub struct Group {
     paths: Vec<PathBuf>,
     pub held: Grouped,
+    /// The one that has a share of the processors, and which it has.
+    share: Option<(PathBuf, Version, Mutex<Share>)>,
     /// How often the kernel ended a process for want of memory when that was last asked.
     ends_told: AtomicU64,
 }
 
 impl Group {
+    /// Gives all its processes a share of the processors together.
+    pub fn give(&self, share: Share) {
+        let Some((path, version, given)) = &self.share else { return };
+        let mut given = given.lock().expect("no panic while locked");
+        if *given != share {
+            *given = share;
+            let (file, value) = version.share(share);
+            // The session may be going.
+            let _gone = fs::write(path.join(file), value);
+        }
+    }
+
     /// Whether the kernel ended a process in it for want of memory since this was last asked.
     pub fn was_out_of_memory(&self) -> bool {
         let ends = self.ends();
@@ -216,6 +315,34 @@ pub fn pids(roots: &[i32]) -> Vec<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// In plain directories, which are locked and removed like groups.
+    #[test]
+    fn groups_of_daemons_that_are_gone_are_removed() {
+        let base = std::env::temp_dir().join(format!("pylair-sweep-{}", std::process::id()));
+        let mut gone = std::process::Command::new("true").spawn().unwrap();
+        let dead = base.join(format!("{PREFIX}{}", gone.id()));
+        gone.wait().unwrap();
+        // Somebody of another pid namespace, and what is not ours.
+        let locked = base.join(format!("{PREFIX}4194305"));
+        let (own, foreign) = (base.join(format!("{PREFIX}{}", std::process::id())), base.join("user-1000"));
+        let beside = base.join(format!("{PREFIX}{}-abc-7", gone.id()));
+        fs::create_dir_all(&beside).unwrap();
+        for directory in [&dead, &locked, &own, &foreign] {
+            fs::create_dir_all(directory.join("abc-7")).unwrap();
+        }
+        let lock = fs::File::open(&locked).unwrap();
+        flock(&lock, FlockOperation::NonBlockingLockShared).unwrap();
+        sweep(&base);
+        assert!(!dead.exists() && !beside.exists());
+        for kept in [&locked, &own, &foreign] {
+            assert!(kept.join("abc-7").exists(), "{}", kept.display());
+        }
+        drop(lock);
+        sweep(&base);
+        assert!(!locked.exists());
+        fs::remove_dir_all(&base).unwrap();
+    }
 
     #[test]
     fn hierarchies_are_found() {

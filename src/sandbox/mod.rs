@@ -1,6 +1,6 @@
 //! What a session may do: the profiles, the rules on top of them, and whether they hold.
 //!
-//! `rules` settles what a caller asked for with what the settings allow; `paths` refuses directories nobody should be given.
+//! `rules` settles what a caller asked for with what the `settings` allow; `paths` refuses directories nobody should be given.
 //! `keeper::confine` says the result to the nursery and to the worker. What the kernel cannot hold by itself is held here, in the
 //! daemon: connections go through `proxy`, sums over all processes are counted in a `cgroup` or by `watch`, and `share` says who
 //! gets a processor first. `truth` tells which is which. Called by `session` and `probe::link`.
@@ -9,8 +9,10 @@ pub mod cgroup;
 pub mod paths;
 pub mod proxy;
 pub mod rules;
+pub mod settings;
 pub mod share;
 pub mod truth;
 pub mod watch;
 
-pub use rules::{Destination, Error, Limits, Profile, Rules, Settings, Terms, Wish};
+pub use rules::{Destination, Error, Limits, Profile, Rules, Terms, Wish};
+pub use settings::Settings;

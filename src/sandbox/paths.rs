@@ -39,13 +39,16 @@ const SYSTEM: &[&str] = &[
     "/var/spool",
 ];
 
+/// Where homes usually are, also those that no file of ours knows of.
+const HOMES: &[&str] = &["/home", "/root"];
+
 /// What of this machine is no session's business.
 #[derive(Debug, Clone, Default)]
 pub struct Protected {
     /// The daemon's own directories.
     pub own: Vec<PathBuf>,
-    /// The home of the daemon's user: writing there is being that user, later.
-    pub home: Option<PathBuf>,
+    /// Those of the daemon's user, and of others where that is root: writing there is being that user, later.
+    pub homes: Vec<PathBuf>,
     /// Where the daemon listens.
     pub door: Option<(String, u16)>,
 }
@@ -79,7 +82,11 @@ impl Protected {
         if SYSTEM.iter().any(|system| meets(Path::new(system))) {
             return refuse("whoever writes there is the administrator");
         }
-        if self.home.as_ref().and_then(|home| home.canonicalize().ok()).is_some_and(|home| home.starts_with(&real)) {
+        let homes =
+            self.homes.iter().filter_map(|home| home.canonicalize().ok()).filter(|home| home.parent().is_some());
+        if HOMES.iter().any(|homes| Path::new(homes).starts_with(&real))
+            || homes.into_iter().any(|home| home.starts_with(&real))
+        {
             return refuse("whoever writes in a home directory becomes its user; give a directory below it");
         }
         Ok(real)
@@ -107,10 +114,11 @@ mod tests {
         let base = std::env::temp_dir().canonicalize().unwrap().join(format!("pylair-paths-{}", std::process::id()));
         std::fs::create_dir_all(base.join("home/project")).unwrap();
         std::fs::create_dir_all(base.join("data/workspaces")).unwrap();
+        std::fs::create_dir_all(base.join("other")).unwrap();
         std::os::unix::fs::symlink(base.join("data"), base.join("home/innocent")).unwrap();
         let protected = Protected {
             own: vec![base.join("data")],
-            home: Some(base.join("home")),
+            homes: vec![base.join("home"), base.join("other")],
             door: Some(("127.0.0.1".into(), 7420)),
         };
         let project = base.join("home/project");
@@ -124,6 +132,9 @@ mod tests {
             ("/dev/null", false),
             ("/usr/lib", true),
             ("/var", true),
+            ("/etc", true),
+            ("/home", true),
+            ("/root", true),
         ] {
             assert!(protected.check(Path::new(path), writable).is_err(), "{path}");
         }
@@ -132,6 +143,7 @@ mod tests {
             assert!(protected.check(&base.join(below), false).is_err(), "{below}");
         }
         assert!(protected.check(&base.join("home"), true).is_err(), "a home");
+        assert!(protected.check(&base.join("other"), true).is_err(), "somebody else's home");
         std::fs::remove_dir_all(base).unwrap();
         for (entry, own) in [
             ("localhost:7420", true),

@@ -4,14 +4,21 @@ use std::{fmt, path::PathBuf, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use super::paths::{self, Protected};
+use super::{
+    Settings,
+    paths::{self, Protected},
+};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("unknown profile `{name}`: there are `open`, `workspace` and `sealed`")]
     UnknownProfile { name: String },
-    #[error("the rules of a sandbox could not be read: {0}")]
-    Unreadable(String),
+    #[error("`sandbox` is neither the name of a profile nor an object with rules")]
+    NotAWish,
+    #[error("there is no rule `{name}`")]
+    UnknownRule { name: String },
+    #[error("`{name}` has to be {expected}")]
+    BadRule { name: String, expected: &'static str },
     #[error("a session with the profile `open` has no rules: it may do whatever its user may")]
     OpenWithRules,
     #[error("a `sealed` session has no network; `workspace` takes `allow_net`")]
@@ -20,6 +27,10 @@ pub enum Error {
     OverLimit { name: &'static str, wanted: u64, limit: u64 },
     #[error("`{name}` is {wanted}, but a session needs at least {least}")]
     TooLittle { name: &'static str, wanted: u64, least: u64 },
+    #[error("`{name}` is {wanted}, more than any machine has: at most {most}")]
+    TooMuch { name: &'static str, wanted: u64, most: u64 },
+    #[error("`{name}` is no limit, and only limits have a `max`")]
+    NoLimit { name: &'static str },
     #[error("`{entry}` in `allow_net` is not a `host:port`")]
     BadDestination { entry: String },
     #[error("`{entry}` in `allow_net` is pylair's own door")]
@@ -36,15 +47,20 @@ impl Error {
     /// The way out.
     pub fn hint(&self) -> &'static str {
         match self {
-            Self::UnknownProfile { .. } | Self::Unreadable(_) | Self::OpenWithRules => {
+            Self::UnknownProfile { .. }
+            | Self::NotAWish
+            | Self::UnknownRule { .. }
+            | Self::BadRule { .. }
+            | Self::OpenWithRules => {
                 "`sandbox` is `open`, `workspace`, `sealed`, or an object: {profile, allow_read, allow_write, allow_net, env, memory_mb, \
                  cpu_s, processes, open_files, file_size_mb, tmp_mb, disk_mb, wall_s}"
             }
             Self::SealedNetwork => "open the session with the profile `workspace`",
             Self::OverLimit { .. } => "ask for less, or raise it in `[sandbox.max]` of the settings",
             Self::TooLittle { .. } => "ask for more",
+            Self::TooMuch { .. } => "ask for less",
             Self::BadDestination { .. } => "write each as a name or address and a port, such as `pypi.org:443`",
-            Self::OwnDoor { .. } | Self::SecretVariable { .. } => "leave it out",
+            Self::OwnDoor { .. } | Self::SecretVariable { .. } | Self::NoLimit { .. } => "leave it out",
             Self::NotGranted { .. } => "use a token with more rights, or have the settings allow it",
             Self::Path(_) => "give existing files or directories, as few and as deep as will do",
         }
@@ -114,21 +130,27 @@ impl FromStr for Profile {
 
 /// What somebody wants of a sandbox: the name of a profile, or rules. As it is written, and kept with a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, try_from = "serde_json::Value")]
 pub enum Wish {
     Profile(String),
     Rules(Box<Rules>),
 }
 
-impl Wish {
-    pub fn from_json(value: serde_json::Value) -> Result<Self, Error> {
+impl TryFrom<serde_json::Value> for Wish {
+    type Error = Error;
+
+    fn try_from(value: serde_json::Value) -> Result<Self, Error> {
         match value {
             serde_json::Value::String(name) => Ok(Self::Profile(name)),
-            // By itself, because an untagged enum does not say which field it did not know.
-            other => serde_json::from_value(other)
-                .map(|rules| Self::Rules(Box::new(rules)))
-                .map_err(|error| Error::Unreadable(error.to_string())),
+            serde_json::Value::Object(rules) => Ok(Self::Rules(Box::new(Rules::read(rules)?))),
+            _ => Err(Error::NotAWish),
         }
+    }
+}
+
+impl Wish {
+    pub fn from_json(value: serde_json::Value) -> Result<Self, Error> {
+        value.try_into()
     }
 
     pub fn profile(&self) -> &str {
@@ -186,21 +208,64 @@ pub struct Rules {
     pub wall_s: Option<u64>,
 }
 
-type Limit = (&'static str, u64, fn(&Rules) -> Option<u64>);
+/// One limit: its name, the least that a session can live with, the most that means anything, and where it is among the rules.
+pub(super) struct Limit {
+    pub name: &'static str,
+    least: u64,
+    most: u64,
+    pub of: fn(&Rules) -> Option<u64>,
+}
 
-/// The limits by their names, with the least that a session can live with.
-const LIMITS: [Limit; 8] = [
-    ("memory_mb", 64, |rules| rules.memory_mb),
-    ("cpu_s", 1, |rules| rules.cpu_s),
-    ("processes", 4, |rules| rules.processes),
-    ("open_files", 64, |rules| rules.open_files),
-    ("file_size_mb", 1, |rules| rules.file_size_mb),
-    ("tmp_mb", 1, |rules| rules.tmp_mb),
-    ("disk_mb", 1, |rules| rules.disk_mb),
-    ("wall_s", 1, |rules| rules.wall_s),
+/// A petabyte: more is no limit, and could not be counted in bytes.
+const MOST_MB: u64 = 1 << 30;
+/// A hundred years.
+const MOST_S: u64 = 100 * 366 * 86400;
+
+pub(super) const LIMITS: [Limit; 8] = [
+    Limit { name: "memory_mb", least: 64, most: MOST_MB, of: |rules| rules.memory_mb },
+    Limit { name: "cpu_s", least: 1, most: MOST_S, of: |rules| rules.cpu_s },
+    // The kernel has no more pids, and lets nobody have more files.
+    Limit { name: "processes", least: 4, most: 1 << 22, of: |rules| rules.processes },
+    Limit { name: "open_files", least: 64, most: 1 << 20, of: |rules| rules.open_files },
+    Limit { name: "file_size_mb", least: 1, most: MOST_MB, of: |rules| rules.file_size_mb },
+    Limit { name: "tmp_mb", least: 1, most: MOST_MB, of: |rules| rules.tmp_mb },
+    Limit { name: "disk_mb", least: 1, most: MOST_MB, of: |rules| rules.disk_mb },
+    Limit { name: "wall_s", least: 1, most: MOST_S, of: |rules| rules.wall_s },
 ];
 
+impl Limit {
+    /// Whether a session could live with this much.
+    pub fn check(&self, wanted: u64) -> Result<(), Error> {
+        let &Self { name, least, most, .. } = self;
+        if wanted < least {
+            return Err(Error::TooLittle { name, wanted, least });
+        }
+        if wanted > most {
+            return Err(Error::TooMuch { name, wanted, most });
+        }
+        Ok(())
+    }
+}
+
 impl Rules {
+    /// From an object. What is wrong is said by its name.
+    pub fn read(object: serde_json::Map<String, serde_json::Value>) -> Result<Self, Error> {
+        for (name, value) in &object {
+            let expected = match name.as_str() {
+                "profile" => "the name of a profile",
+                "allow_read" | "allow_write" => "a list of paths",
+                "allow_net" => "a list of `host:port`",
+                "env" => "a list of names of variables",
+                name if LIMITS.iter().any(|limit| limit.name == name) => "a whole number from 1 up",
+                _ => return Err(Error::UnknownRule { name: name.clone() }),
+            };
+            let alone: serde_json::Map<_, _> = [(name.clone(), value.clone())].into_iter().collect();
+            serde_json::from_value::<Self>(alone.into())
+                .map_err(|_| Error::BadRule { name: name.clone(), expected })?;
+        }
+        serde_json::from_value(object.into()).map_err(|_| Error::NotAWish)
+    }
+
     fn has_only_a_profile(&self) -> bool {
         *self == Self { profile: self.profile.clone(), ..Self::default() }
     }
@@ -227,24 +292,6 @@ impl Limits {
     /// What one process may have mapped: more than it may use, because much of what is mapped is never touched.
     pub fn address_space_bytes(&self) -> u64 {
         (self.memory_mb + self.memory_mb.clamp(512, 2048)) << 20
-    }
-}
-
-/// `[sandbox]` of the settings: what sessions have that ask for nothing, and what nobody gets more of.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "toml::Table")]
-pub struct Settings {
-    /// What confined sessions have without asking; what callers without the right `admin` may ask for.
-    pub defaults: Rules,
-    pub max: Rules,
-}
-
-impl TryFrom<toml::Table> for Settings {
-    type Error = toml::de::Error;
-
-    fn try_from(mut table: toml::Table) -> Result<Self, toml::de::Error> {
-        let max = table.remove("max").map_or_else(|| Ok(Rules::default()), toml::Value::try_into)?;
-        Ok(Self { defaults: table.try_into()?, max })
     }
 }
 
@@ -405,7 +452,8 @@ fn settle_limits(profile: Profile, asked: &Rules, asker: Asker, settings: &Setti
         ..Rules::default()
     };
     let mut settled = [None; LIMITS.len()];
-    for (slot, (name, least, of)) in settled.iter_mut().zip(LIMITS) {
+    for (slot, bound) in settled.iter_mut().zip(LIMITS) {
+        let Limit { name, of, .. } = bound;
         let max = of(&settings.max);
         let default = of(&settings.defaults).or(of(&own));
         let Some(wanted) = of(asked) else {
@@ -420,11 +468,8 @@ fn settle_limits(profile: Profile, asked: &Rules, asker: Asker, settings: &Setti
         if let Some(limit) = limit.filter(|limit| wanted > *limit) {
             return Err(Error::OverLimit { name, wanted, limit });
         }
-        if wanted < least {
-            return Err(Error::TooLittle { name, wanted, least });
-        }
-        // So that megabytes can be counted in bytes.
-        *slot = Some(wanted.min(1 << 40));
+        bound.check(wanted)?;
+        *slot = Some(wanted);
     }
     let [memory, cpu_s, processes, open_files, file_size, tmp, disk, wall_s] = settled;
     let own = profile.limits();
@@ -433,7 +478,7 @@ fn settle_limits(profile: Profile, asked: &Rules, asker: Asker, settings: &Setti
         processes: processes.unwrap_or(own.processes),
         open_files: open_files.unwrap_or(own.open_files),
         file_size_mb: file_size.unwrap_or(own.file_size_mb),
-        tmp_mb: tmp.unwrap_or(own.tmp_mb).min(u64::from(u32::MAX)),
+        tmp_mb: tmp.unwrap_or(own.tmp_mb),
         disk_mb: disk.unwrap_or(own.disk_mb),
         cpu_s,
         wall_s,
@@ -476,7 +521,7 @@ fn settled_by_settings<'a>(
 }
 
 /// What tells pylair where its doors are, and whatever else is its own.
-fn is_secret_variable(name: &str) -> bool {
+pub(super) fn is_secret_variable(name: &str) -> bool {
     name.to_ascii_uppercase().starts_with("PYLAIR_")
 }
 
@@ -515,13 +560,21 @@ mod tests {
         assert_eq!(terms.allow_net, [Destination { host: "pypi.org".into(), port: 443 }]);
         // What is kept of it means the same again.
         let kept: Wish = serde_json::from_value(serde_json::to_value(&terms.wish).unwrap()).unwrap();
+        let list = serde_json::from_value::<Wish>(json!(["sealed"])).unwrap_err().to_string();
+        assert!(list.contains("neither the name"), "{list}");
         assert_eq!(Terms::settle(Some(kept), ADMIN, &none, &Protected::default()).unwrap(), terms);
     }
 
     #[test]
     fn what_cannot_be_is_refused_in_words() {
         refused(json!("closed"), ADMIN, "`open`, `workspace` and `sealed`");
-        refused(json!({"memory": 5}), ADMIN, "unknown field `memory`");
+        refused(json!({"memory": 5}), ADMIN, "there is no rule `memory`");
+        refused(json!({"memory_mb": "5"}), ADMIN, "`memory_mb` has to be a whole number");
+        refused(json!({"memory_mb": -1}), ADMIN, "`memory_mb` has to be a whole number");
+        refused(json!({"memory_mb": u64::MAX}), ADMIN, "more than any machine has");
+        refused(json!({"allow_read": "/usr"}), ADMIN, "`allow_read` has to be a list of paths");
+        refused(json!(["sealed"]), ADMIN, "neither the name of a profile nor an object");
+        refused(json!(7), ADMIN, "neither the name of a profile nor an object");
         refused(json!({"profile": "open", "memory_mb": 500}), ADMIN, "has no rules");
         refused(json!({"profile": "sealed", "allow_net": ["a:1"]}), ADMIN, "no network");
         refused(json!({"memory_mb": 1}), ADMIN, "at least 64");

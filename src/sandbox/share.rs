@@ -4,15 +4,16 @@
 //! looked, steps back: it gets what others leave, and all who step back share that evenly. It steps forward when that is over. On an
 //! idle machine nobody notices any of it.
 //!
-//! The kernel has two orders. Where each session of processes is scheduled as one (autogroups), their niceness counts, which anybody may
-//! set and take back. Elsewhere that of processes counts, which only root may take back, so under anybody else only the slices are
-//! made longer, by which whoever asks for less comes first (Linux 6.12). Called by `session`; the daemon calls [`stand_out`].
+//! The kernel has three orders. What is in a group for processors (`cgroup`) gets the group's share, whatever its processes do. Else,
+//! where each session of processes is scheduled as one (autogroups), their niceness counts, which anybody may set and take back.
+//! Elsewhere that of processes counts, which only root may take back, so under anybody else only the slices are made longer, by which
+//! whoever asks for less comes first (Linux 6.12). Called by `session`; the daemon calls [`stand_out`].
 
 use std::{collections::HashMap, fs, sync::LazyLock, time::Duration};
 
 use rustix::process::{Pid, Uid, getpriority_process, setpriority_pgrp, setpriority_process, setpriority_user};
 
-use super::watch::Process;
+use super::{cgroup::Group, watch::Process};
 
 /// How long a cell may run before its session steps back.
 pub const PATIENCE: Duration = Duration::from_millis(200);
@@ -33,6 +34,9 @@ const MAX_THREADS: usize = 64;
 pub enum Share {
     #[default]
     Usual,
+    /// For many that want to run at once: forks wait for each other in the kernel, also those of sessions that came from the same
+    /// template, so whoever is in the middle of one has to come out of it.
+    Tenth,
     /// What others leave.
     Rest,
 }
@@ -44,16 +48,21 @@ pub struct Standing {
     pub runs_long: bool,
     /// Its processes use the processors, whatever its cells do.
     pub burns: bool,
+    /// More of its processes than [`MANY`] want to run.
+    pub are_many: bool,
     given: Share,
 }
 
 impl Standing {
     /// Gives a session what it is due, if it has something else.
-    pub fn settle(&mut self, members: Members) {
+    pub fn settle(&mut self, members: Members, group: Option<&Group>) {
         let due = if self.runs_long || self.burns { Share::Rest } else { Share::Usual };
         if self.given != due {
             self.given = due;
             members.give(due);
+        }
+        if let Some(group) = group {
+            group.give(if due == Share::Rest && self.are_many { Share::Tenth } else { due });
         }
     }
 
@@ -66,9 +75,7 @@ impl Standing {
         self.burns |= std::mem::take(&mut self.runs_long);
     }
 
-    /// Moves processes that made a session of their own, and are not reached with the worker. Where many of one want to run they have
-    /// no more than any other session already, and are not held back further: forks wait for each other in the kernel, also those of
-    /// sessions that came from the same template, so whoever is in the middle of one has to come out of it.
+    /// Moves processes that made a session of their own, and are not reached with the worker.
     pub fn move_others(&self, processes: &[Process]) {
         if !self.has_stepped_back() {
             return;
@@ -78,7 +85,7 @@ impl Standing {
             sessions.entry(process.session).or_insert((process.pid, 0)).1 += 1;
         }
         for (pid, wanting) in sessions.into_values() {
-            set_autogroup(pid, if wanting > MANY { Share::Usual } else { Share::Rest });
+            set_autogroup(pid, if wanting > MANY { Share::Tenth } else { Share::Rest });
         }
     }
 }
@@ -101,7 +108,7 @@ impl Members {
         if *MAY_RISE {
             let nice = match share {
                 Share::Usual => *USUAL,
-                Share::Rest => LOWEST,
+                Share::Tenth | Share::Rest => LOWEST,
             };
             let _gone = match self.user {
                 Some(user) => setpriority_user(Uid::from_raw(user), nice),
@@ -124,6 +131,7 @@ impl Members {
 fn set_autogroup(pid: i32, share: Share) {
     let nice = match share {
         Share::Usual => 0,
+        Share::Tenth => 10,
         Share::Rest => LOWEST,
     };
     // Not every kernel has it, and only root may do this more than ten times a second.
@@ -166,7 +174,7 @@ fn set_slice(thread: i32, share: Share) {
         }
         attributes.runtime = match share {
             Share::Usual => 0,
-            Share::Rest => u64::try_from(LONG_SLICE.as_nanos()).unwrap_or_default(),
+            Share::Tenth | Share::Rest => u64::try_from(LONG_SLICE.as_nanos()).unwrap_or_default(),
         };
         libc::syscall(libc::SYS_sched_setattr, thread, &raw const attributes, 0);
     }
@@ -194,13 +202,13 @@ mod tests {
     fn who_ran_long_stays_back_until_somebody_looks() {
         let nobody = Members { worker: i32::MAX, keeper: None, user: None };
         let mut standing = Standing { runs_long: true, ..Standing::default() };
-        standing.settle(nobody);
+        standing.settle(nobody, None);
         assert!(standing.has_stepped_back());
         standing.end_cell();
-        standing.settle(nobody);
+        standing.settle(nobody, None);
         assert!(standing.has_stepped_back(), "what the cell left may still run");
         standing.burns = false;
-        standing.settle(nobody);
+        standing.settle(nobody, None);
         assert!(!standing.has_stepped_back());
         standing.end_cell();
         assert!(!standing.burns, "a short cell is nothing to look at");

@@ -33,12 +33,24 @@ pub struct Trial {
     datagrams: Option<String>,
     signal: Option<String>,
     memory: Option<String>,
+    processes: Option<String>,
     open_files: Option<String>,
     file_size: Option<String>,
     tmp: Option<String>,
     calls: Option<String>,
     others: u64,
     status: Status,
+    held: Held,
+}
+
+/// Limits as the kernel told the worker, which nobody inside can raise.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Held {
+    #[serde(rename = "RLIMIT_NOFILE")]
+    open_files: i64,
+    #[serde(rename = "RLIMIT_NPROC")]
+    processes: i64,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -112,13 +124,19 @@ pub fn enforced(
         }
     };
     let held = |what, detail| Enforced { what, how: How::Kernel, detail };
-    let in_namespaces = |what, detail| {
-        if has_namespaces {
-            held(what, detail)
-        } else {
-            Enforced { what, how: How::No, detail: "there are no namespaces here".to_owned() }
+    let no_namespaces = |what| Enforced { what, how: How::No, detail: "there are no namespaces here".to_owned() };
+    let processes = match (&trial.processes, grouped.processes) {
+        (_, true) => held("processes", format!("{} (cgroup, RLIMIT_NPROC {})", limits.processes, trial.held.processes)),
+        (Some(error), _) if has_namespaces => {
+            held("processes", format!("{} (RLIMIT_NPROC), forking with no room left: {error}", trial.held.processes))
         }
+        _ if has_namespaces => {
+            Enforced { what: "processes", how: How::No, detail: "forking with no room left: it worked".to_owned() }
+        }
+        _ => no_namespaces("processes"),
     };
+    // Whatever else may stop a large file, only this is `/tmp`.
+    let tmp = trial.tmp.clone().filter(|error| error == "ENOSPC" || error == "EDQUOT");
     let watched = |what, detail| Enforced { what, how: How::Watched, detail };
     let mut all = vec![
         failed("read_outside", &trial.read, "reading a file outside"),
@@ -130,16 +148,13 @@ pub fn enforced(
         privileges,
         failed("system_calls", &trial.calls, "unshare"),
         memory,
-        in_namespaces(
-            "processes",
-            format!("{} (RLIMIT_NPROC{})", limits.processes, if grouped.processes { ", cgroup" } else { "" }),
-        ),
-        failed("open_files", &trial.open_files, &format!("{} for each process, one more", limits.open_files)),
+        processes,
+        failed("open_files", &trial.open_files, &format!("{} for each process, one more", trial.held.open_files)),
         failed("file_size", &trial.file_size, &format!("{} MB for each file, one byte more", limits.file_size_mb)),
         if has_namespaces {
-            failed("tmp", &trial.tmp, &format!("{} MB, one more", limits.tmp_mb))
+            failed("tmp", &tmp, &format!("{} MB, one more", limits.tmp_mb))
         } else {
-            in_namespaces("tmp", String::new())
+            no_namespaces("tmp")
         },
     ];
     if has_own_directory {
@@ -160,6 +175,11 @@ pub fn missing(enforced: &[Enforced]) -> Option<String> {
         .map(|promise| format!("{} ({})", promise.what, promise.detail))
         .collect();
     (!missing.is_empty()).then(|| missing.join(", "))
+}
+
+/// The same as it is said in answers.
+pub fn not_whole(missing: &str) -> String {
+    format!("this session's sandbox is not whole: {missing}")
 }
 
 #[cfg(test)]
@@ -189,6 +209,11 @@ mod tests {
             (How::Watched, How::Watched, How::Kernel)
         );
         assert!(missing(&all).unwrap().starts_with("daemon ("));
+        assert_eq!((how(&all, "processes"), how(&all, "tmp")), (How::No, How::Kernel));
+        let refused = Trial { processes: Some("EAGAIN".into()), tmp: Some("EFBIG".into()), ..trial.clone() };
+        let all = enforced(&terms(), &refused, Grouped::default(), true, true);
+        // Another limit stopped what should have been too much for /tmp.
+        assert_eq!((how(&all, "processes"), how(&all, "tmp")), (How::Kernel, How::No));
         // A worker that says nothing has shown nothing.
         let all = enforced(&terms(), &Trial::default(), Grouped::default(), true, true);
         assert_eq!(

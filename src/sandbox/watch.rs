@@ -3,9 +3,12 @@
 
 use std::{
     collections::HashMap,
-    ffi::CString,
+    ffi::{CStr, CString},
     fs,
-    os::{fd::OwnedFd, unix::fs::MetadataExt},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::MetadataExt,
+    },
     path::Path,
     rc::Rc,
     time::{Duration, Instant},
@@ -13,6 +16,7 @@ use std::{
 
 use rustix::{
     fs::{AtFlags, Dir, FileType, Mode, OFlags},
+    io::Errno,
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
 
@@ -20,6 +24,8 @@ use super::{Limits, share::MANY};
 
 /// How often sessions are looked at.
 pub const TICK: Duration = Duration::from_secs(1);
+/// And how often while one of them uses the processors more than others should notice.
+pub const HASTE: Duration = Duration::from_millis(300);
 /// How many files are counted at most; who has more is over any limit.
 const MAX_FILES: u64 = 500_000;
 /// And how many descriptors are looked at.
@@ -284,7 +290,7 @@ fn size_of(directory: &Path, enough: u64) -> u64 {
     let mut left: Vec<(Rc<OwnedFd>, CString)> = vec![(Rc::new(top), c".".to_owned())];
     let mut held: Vec<std::rc::Weak<OwnedFd>> = Vec::new();
     while let Some((parent, name)) = left.pop() {
-        let Ok(opened) = rustix::fs::openat(&*parent, &*name, flags, Mode::empty()) else { continue };
+        let Ok(opened) = open_to_count(&parent, &name, flags) else { continue };
         drop(parent);
         let Ok(entries) = Dir::read_from(&opened) else { continue };
         let opened = Rc::new(opened);
@@ -310,6 +316,24 @@ fn size_of(directory: &Path, enough: u64) -> u64 {
         }
     }
     bytes
+}
+
+/// Opens a directory, also one that its owner, who is us outside, took its own rights to: they are given back, or files would be kept there
+/// that nobody counts. Root needs no rights.
+fn open_to_count(parent: &OwnedFd, name: &CStr, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let needed = Mode::RUSR | Mode::XUSR;
+    let find = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::openat(parent, name, flags, Mode::empty()) {
+        Ok(opened) if rustix::process::geteuid().is_root() => return Ok(opened),
+        Ok(opened) if Mode::from_raw_mode(rustix::fs::fstat(&opened)?.st_mode).contains(needed) => return Ok(opened),
+        Ok(_) | Err(Errno::ACCESS) => {}
+        Err(error) => return Err(error),
+    }
+    let found = rustix::fs::openat(parent, name, find, Mode::empty())?;
+    let mode = Mode::from_raw_mode(rustix::fs::fstat(&found)?.st_mode);
+    // By the descriptor: what has the name now may be something else.
+    rustix::fs::chmod(format!("/proc/self/fd/{}", found.as_raw_fd()), mode | needed)?;
+    rustix::fs::openat(&found, c".", flags, Mode::empty())
 }
 
 /// What is held open of a directory's files after they were deleted. A file that several hold counts once.
@@ -355,6 +379,8 @@ fn mapped_and_deleted(process: &Process, device: u64) -> Vec<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -437,6 +463,14 @@ mod tests {
         let me = Processes::now().below(&[std::process::id().cast_signed()]);
         assert!(size_of(&base.join("a"), u64::MAX) < 1 << 20 && size_of_deleted(&base, &me) >= 3 << 20);
         drop(held);
+        // Who took its own rights away hides nothing.
+        fs::create_dir_all(base.join("a/hidden")).unwrap();
+        fs::write(base.join("a/hidden/big"), vec![1; 3 << 20]).unwrap();
+        for mode in [0o000, 0o400, 0o100] {
+            fs::set_permissions(base.join("a/hidden"), fs::Permissions::from_mode(mode)).unwrap();
+            assert!(size_of(&base.join("a"), u64::MAX) >= 3 << 20, "{mode:o}");
+        }
+        fs::remove_dir_all(base.join("a/hidden")).unwrap();
         // Deeper than a path can be.
         let mut at = fs::File::open(base.join("a")).unwrap();
         let name = "d".repeat(250);

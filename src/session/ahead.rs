@@ -96,7 +96,8 @@ impl Ahead {
         };
         let groups = parts.groups().await;
         let limits = kind.terms.limits;
-        if let Some(group) = enclose(groups, handle.clone(), limits, link.pid(), link.keeper_pid()).await
+        let members = (link.pid(), link.keeper_pid());
+        if let Some(group) = enclose(groups, handle.clone(), limits, members, Arc::default()).await
             && let Some(family) = link.family().upgrade()
         {
             family.hold_group(group);
@@ -151,8 +152,9 @@ impl Nest {
         let (Some(kind), Some(ahead)) = (kind, ahead) else { return };
         let mut slots = self.0.lock().expect("no panic while locked");
         match slots.all.iter_mut().find(|slot| slot.kind == *kind) {
-            Some(slot) => slot.ready.push(ahead),
-            None => drop(tokio::spawn(ahead.discard())),
+            Some(slot) if slot.ready.len() < DEPTH => slot.ready.push(ahead),
+            // Another was made in its place meanwhile.
+            _ => drop(tokio::spawn(ahead.discard())),
         }
     }
 
@@ -164,7 +166,7 @@ impl Nest {
                 return;
             }
             if let Some(slot) = slots.all.iter_mut().find(|slot| slot.kind == kind) {
-                if slot.is_making {
+                if slot.is_making || slot.ready.len() >= DEPTH {
                     return;
                 }
                 slot.is_making = true;
@@ -200,16 +202,13 @@ impl Nest {
         let mut slots = nest.0.lock().expect("no panic while locked");
         let is_open = !slots.is_closed;
         match (made, slots.all.iter_mut().find(|slot| slot.kind == *kind)) {
-            (Some(ahead), Some(slot)) if is_open => {
+            (Some(ahead), Some(slot)) if is_open && slot.ready.len() < DEPTH => {
                 slot.ready.push(ahead);
                 slot.is_making = slot.ready.len() < DEPTH;
                 slot.is_making
             }
-            (Some(ahead), _) => {
-                tokio::spawn(ahead.discard());
-                false
-            }
-            (None, slot) => {
+            (made, slot) => {
+                made.map(|ahead| tokio::spawn(ahead.discard()));
                 if let Some(slot) = slot {
                     slot.is_making = false;
                 }

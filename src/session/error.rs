@@ -19,6 +19,8 @@ pub enum Error {
     UnknownJob { job: String },
     #[error("the session `{session}` is running cell {cell} for {} s", running.as_secs())]
     Busy { session: String, cell: u64, job: String, running: Duration },
+    #[error("the session `{session}` is being opened for {} s", since.as_secs())]
+    Starting { session: String, since: Duration },
     #[error("there is a session called `{0}` already")]
     NameTaken(String),
     #[error("`{0}` cannot be the name of a session")]
@@ -91,7 +93,7 @@ impl Error {
             Self::Unknown { .. } => "unknown_session",
             Self::Closed { .. } => "closed_session",
             Self::UnknownJob { .. } => "unknown_job",
-            Self::Busy { .. } => "busy",
+            Self::Busy { .. } | Self::Starting { .. } => "busy",
             Self::NameTaken(_) => "name_taken",
             Self::Sandbox(sandbox::Error::NotGranted { .. }) | Self::NotAllowed(_) => "not_allowed",
             Self::BadName(_)
@@ -136,6 +138,9 @@ impl Error {
             }
             Self::Busy { job, .. } => {
                 format!("wait with get_job(job=\"{job}\"), stop it with interrupt, or use another session")
+            }
+            Self::Starting { session, .. } => {
+                format!("its startup code may be slow: wait, or end it with close_session(target=\"{session}\")")
             }
             Self::NameTaken(name) => format!("use target=\"{name}\", or choose another name"),
             Self::BadName(_) => {

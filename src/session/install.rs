@@ -48,6 +48,7 @@ impl Session {
         let info = &self.info;
         let confined = info.terms.profile.is_confined();
         let (nursery, mut unconfined) = self.nursery_for_installer().await?;
+        let groups = if nursery.is_some() { self.parts.groups().await } else { Arc::default() };
         let order = Order {
             session: &info.name,
             owner: &info.owner,
@@ -56,7 +57,7 @@ impl Session {
             env: if confined { &info.installer_env } else { &info.env },
             cwd: if confined { Path::new("/") } else { &info.cwd },
             confined,
-            sandbox: nursery.as_ref().map(|nursery| (nursery, info.workspace.owner)),
+            sandbox: nursery.as_ref().map(|nursery| (nursery, &groups, info.workspace.owner)),
             requirements: &requirements,
         };
         let mut installed = match info.environment.install(order, lines).await {

@@ -3,6 +3,7 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use serde::Serialize;
+use tokio::sync::MutexGuard;
 
 use super::{
     Command, DefaultSession, Error, OpenOptions, Opening, RestartMode, Session, Sessions, State, Status, read_answer,
@@ -23,6 +24,8 @@ const SAVE_TIMEOUT: Duration = Duration::from_mins(2);
 pub(super) const RESTORE_TIMEOUT: Duration = Duration::from_mins(2);
 const VERIFY_SECONDS: f64 = 20.0;
 const MAX_SAVE_BYTES: u64 = 4 << 30;
+/// How long somebody waits for a session that is being opened. Startup code may take longer, and then that is told.
+const STARTING_PATIENCE: Duration = Duration::from_secs(5);
 /// A daemon that leaves does not wait for ever.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -62,17 +65,51 @@ impl Session {
 impl Sessions {
     /// The session a caller names: an open one, or one that was stopped and is started now.
     pub async fn reach(&self, caller: &Caller, target: &str) -> Result<Session, Error> {
-        let unknown = match self.find(caller, target) {
+        match self.find_started(caller, target).await {
+            Err(Error::Unknown { .. } | Error::Closed { .. }) => {}
+            found => return found,
+        }
+        let _one_at_a_time = self.turn_to_revive(caller).await?;
+        let unknown = match self.find_started(caller, target).await {
             Err(error @ (Error::Unknown { .. } | Error::Closed { .. })) => error,
             found => return found,
         };
-        let _one_at_a_time = self.reviving.lock().await;
-        if let Ok(session) = self.find(caller, target) {
-            return Ok(session);
-        }
         match self.stopped(caller, target) {
             Some(definition) => self.revive(caller, definition).await,
             None => Err(unknown),
+        }
+    }
+
+    /// One session is started again at a time. Where that takes long, it is told which.
+    async fn turn_to_revive(&self, caller: &Caller) -> Result<MutexGuard<'_, ()>, Error> {
+        if let Ok(turn) = tokio::time::timeout(STARTING_PATIENCE, self.reviving.lock()).await {
+            return Ok(turn);
+        }
+        let slow = {
+            let registry = self.registry.lock().expect("no panic while locked");
+            let mut mine = registry.starting.values().filter(|session| session.info.owner == caller.owner);
+            mine.next().map(Session::is_starting)
+        };
+        // Somebody else's is nobody's business, and it will end.
+        match slow {
+            Some(slow) => Err(slow),
+            None => Ok(self.reviving.lock().await),
+        }
+    }
+
+    /// An open session. One that is starting is waited for, unless that takes long.
+    async fn find_started(&self, caller: &Caller, target: &str) -> Result<Session, Error> {
+        let until = tokio::time::Instant::now() + STARTING_PATIENCE;
+        loop {
+            let started = self.started.notified();
+            match self.find(caller, target) {
+                Err(error @ Error::Starting { .. }) => {
+                    if tokio::time::timeout_at(until, started).await.is_err() {
+                        return Err(error);
+                    }
+                }
+                found => return found,
+            }
         }
     }
 
@@ -100,7 +137,7 @@ impl Sessions {
     /// Starts the caller's default session of an earlier daemon, if there was one.
     pub(super) async fn stopped_default(&self, caller: &Caller) -> Result<Option<Session>, Error> {
         let Some(key) = default_key(&caller.default_session) else { return Ok(None) };
-        let _one_at_a_time = self.reviving.lock().await;
+        let _one_at_a_time = self.turn_to_revive(caller).await?;
         let found = {
             let stopped = self.stopped.lock().expect("no panic while locked");
             let mine = |definition: &&Definition| {
@@ -223,6 +260,13 @@ impl Sessions {
     }
 
     async fn close_now(&self, caller: &Caller, target: &str, forget: bool) -> Result<String, Error> {
+        let starting = self.registry.lock().expect("no panic while locked").starting_of(caller, named(target)).cloned();
+        if let Some(session) = starting {
+            let session = session.open_to(caller)?;
+            // A kept one that was to come back is stopped again.
+            self.end(&session, "somebody closed it while it was being opened").await;
+            return Ok(session.info.name.to_string());
+        }
         match self.find(caller, target) {
             Ok(session) => {
                 let session = session.open_to(caller)?;
@@ -371,6 +415,10 @@ impl Sessions {
     }
 }
 
+fn named(target: &str) -> &str {
+    target.strip_prefix("session:").unwrap_or(target)
+}
+
 fn save_id(session: &Session) -> String {
     format!("{}-{}-{}", session.info.name, session.info.handle, session.status().cell)
 }
@@ -405,6 +453,7 @@ pub fn stopped_status(definition: &Definition) -> Status {
 
 /// Directories of sessions that an earlier daemon left and that will not come back. Blocks, before there are sessions.
 pub(super) fn remove_left_directories(parts: &Arc<super::Parts>, stopped: &[Definition]) {
+    confine::claim_outer_ids(parts.workspaces.path());
     let is_known = |handle: &str| stopped.iter().any(|definition| definition.handle == handle);
     match parts.workspaces.left_behind(is_known) {
         Ok(left) => left.owners.into_iter().for_each(confine::skip_outer_id),

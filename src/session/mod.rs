@@ -251,6 +251,9 @@ pub struct Status {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub responsiveness_ms: Option<f64>,
     pub keep: bool,
+    /// What its sandbox promises and does not hold, where that is allowed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sandbox_missing: Option<String>,
     /// What of its sandbox holds, as its worker found it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub enforced: Vec<Enforced>,
@@ -269,6 +272,9 @@ impl Status {
         }
         if let Some(description) = &self.description {
             let _infallible = write!(line, ", {description}");
+        }
+        if let Some(missing) = &self.sandbox_missing {
+            let _infallible = write!(line, "; {}", truth::not_whole(missing));
         }
         line
     }
@@ -305,6 +311,8 @@ struct Live {
     last_time: Option<Duration>,
     /// What its worker found when it tried the walls around it.
     trial: Option<truth::Trial>,
+    /// What its sandbox promises and does not hold.
+    missing: Option<String>,
     /// The kernel's groups that its processes are in, when it is confined and there are any.
     group: Option<Arc<Group>>,
     keeper: Option<i32>,
@@ -333,6 +341,7 @@ impl Live {
             total_time: Duration::ZERO,
             last_time: None,
             trial: None,
+            missing: None,
             group: None,
             keeper: None,
             copies: Vec::new(),
@@ -549,12 +558,22 @@ impl Session {
         self.ending.closed.cancelled().await;
     }
 
+    /// What one is told who wants it before it is there.
+    fn is_starting(&self) -> Error {
+        let since = self.live.lock().expect("no panic while locked").opened.elapsed();
+        Error::Starting { session: self.info.name.to_string(), since }
+    }
+
     /// Its task is gone though nobody closed it: a bug, which must not leave a name that leads nowhere.
     fn is_lost(&self) -> bool {
         self.ending.closed.is_cancelled()
     }
 
     /// Where its files are.
+    pub fn is_confined(&self) -> bool {
+        self.info.terms.profile.is_confined()
+    }
+
     pub fn workspace(&self) -> &Workspace {
         &self.info.workspace
     }
@@ -593,6 +612,7 @@ impl Session {
             threads: used.map(|used| used.threads),
             responsiveness_ms: None,
             keep: self.info.definition.keep,
+            sandbox_missing: live.missing.clone(),
             enforced: Vec::new(),
         }
     }
@@ -602,6 +622,11 @@ impl Session {
         let live = self.live.lock().expect("no panic while locked");
         let grouped = live.group.as_ref().map(|group| group.held).unwrap_or_default();
         live.trial.as_ref().map(|trial| self.info.enforced(trial, grouped)).unwrap_or_default()
+    }
+
+    /// What every answer about it says, when its sandbox does not hold all that it promises.
+    pub fn caution(&self) -> Option<String> {
+        self.live.lock().expect("no panic while locked").missing.as_deref().map(truth::not_whole)
     }
 
     /// Whether there is anything in it that its end would lose.

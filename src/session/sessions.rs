@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     path::PathBuf,
-    sync::{Arc, Mutex, Weak},
+    sync::{Arc, Mutex, OnceLock, Weak},
     time::Duration,
 };
 
@@ -39,6 +39,8 @@ pub(super) struct Registry {
     pub(super) open: HashMap<Arc<str>, Session>,
     /// Names being opened, so that two callers cannot take the same one.
     reserved: Vec<(Arc<str>, Arc<str>)>,
+    /// Sessions whose worker starts or whose startup code runs: they can be watched and closed, and nothing else.
+    pub(super) starting: HashMap<Arc<str>, Session>,
     closed: VecDeque<ClosedSession>,
 }
 
@@ -62,6 +64,8 @@ pub struct Sessions {
     /// Sessions that have no process and can be started by using them.
     pub(super) stopped: Mutex<Vec<saved::Definition>>,
     pub(super) reviving: tokio::sync::Mutex<()>,
+    /// A session that was starting does so no more.
+    pub(super) started: tokio::sync::Notify,
     nest: Arc<Nest>,
 }
 
@@ -78,6 +82,7 @@ impl Sessions {
             registry: Mutex::default(),
             defaults: Mutex::default(),
             reviving: tokio::sync::Mutex::default(),
+            started: tokio::sync::Notify::new(),
             nest: Arc::default(),
         });
         tokio::spawn(close_idle(Arc::downgrade(&sessions)));
@@ -113,6 +118,9 @@ impl Sessions {
         let mine = || registry.open.values().filter(|session| *session.info.owner == *caller.owner);
         if let Some(session) = mine().find(|session| &*session.info.name == wanted || &*session.info.handle == wanted) {
             return Ok(session.clone());
+        }
+        if let Some(session) = registry.starting_of(caller, wanted) {
+            return Err(session.is_starting());
         }
         let closed = registry.closed.iter().rev().find(|ClosedSession { info, .. }| {
             info.owner == caller.owner && (&*info.name == wanted || &*info.handle == wanted)
@@ -199,6 +207,17 @@ impl Sessions {
         options: OpenOptions,
         opening: Opening,
     ) -> Result<Session, Error> {
+        let name = options.name.clone();
+        self.open_now(caller, options, opening).await.inspect_err(|error| {
+            // What its worker found missing was written down where it was found.
+            if error.kind() == "sandbox_unavailable" && !matches!(error, Error::NotEnforced { .. }) {
+                let reason = format!("no session, because its sandbox cannot be made: {}", error.message());
+                self.parts.audit.denied(caller, "sandbox", name.as_deref(), &reason);
+            }
+        })
+    }
+
+    async fn open_now(&self, caller: &Caller, options: OpenOptions, opening: Opening) -> Result<Session, Error> {
         if !caller.may(Scope::Run) {
             return Err(Error::NotAllowed("open sessions"));
         }
@@ -235,6 +254,8 @@ impl Sessions {
         if let Some(ahead) = &ahead {
             handle = ahead.handle.clone();
         }
+        // Before the reservation, so that whoever waits for its end finds the name free.
+        let starting = Starting { sessions: self, session: OnceLock::new() };
         let name = self.name_for(caller, options.name, &handle);
         let reserved = self.reserve(caller, &name);
         let reservation = reserved.inspect_err(|_| self.nest.give_back(kind.as_ref(), ahead.take()))?;
@@ -288,7 +309,7 @@ impl Sessions {
             ttl,
         });
         let seed = task::Seed::New { cell: info.definition.cell, save, directory, ahead };
-        let session = self.start(&info, seed, again.is_some()).await?;
+        let session = self.start(&info, seed, again.is_some(), |session| starting.show(session)).await?;
         self.keep(&info).await?;
         self.add(&session, None);
         drop(reservation);
@@ -299,8 +320,14 @@ impl Sessions {
     }
 
     /// Starts the worker. If that fails the directory for its packages goes, unless the session was there before.
-    async fn start(&self, info: &Arc<Info>, seed: task::Seed, was_there: bool) -> Result<Session, Error> {
-        let started = task::start(info.clone(), self.parts.clone(), seed).await;
+    async fn start(
+        &self,
+        info: &Arc<Info>,
+        seed: task::Seed,
+        was_there: bool,
+        begun: impl FnOnce(&Session),
+    ) -> Result<Session, Error> {
+        let started = task::start(info.clone(), self.parts.clone(), seed, begun).await;
         if started.is_err() {
             info.environment.release(&info.handle, was_there).await;
         }
@@ -375,7 +402,7 @@ impl Sessions {
             definition: Arc::new(definition),
             ..(*original.info).clone()
         });
-        let session = task::start(info, self.parts.clone(), task::Seed::Branch(Box::new(branched))).await?;
+        let session = task::start(info, self.parts.clone(), task::Seed::Branch(Box::new(branched)), |_| {}).await?;
         self.add(&session, Some((original.info.handle.to_string(), cell)));
         drop(reservation);
         Ok(session)
@@ -521,29 +548,34 @@ impl Sessions {
         });
     }
 
-    pub(super) async fn end(&self, session: &Session, reason: &str) {
+    /// Returns whether it was open; one that was still starting is nothing that could be put away.
+    pub(super) async fn end(&self, session: &Session, reason: &str) -> bool {
         // A default session that is gone is opened anew when it is next meant; a slot in use right now notices by itself.
         self.defaults.lock().expect("no panic while locked").retain(|_, slot| {
             slot.try_lock().map_or(true, |handle| handle.as_ref().is_none_or(|handle| *handle != session.info.handle))
         });
-        {
+        let (was_open, was_starting) = {
             let mut registry = self.registry.lock().expect("no panic while locked");
-            if registry.open.remove(&session.info.handle).is_none() {
-                return;
+            let was_open = registry.open.remove(&session.info.handle).is_some();
+            if was_open {
+                registry.closed.push_back(ClosedSession { info: session.info.clone(), reason: reason.to_owned() });
+                if registry.closed.len() > REMEMBERED {
+                    registry.closed.pop_front();
+                }
             }
-            registry.closed.push_back(ClosedSession { info: session.info.clone(), reason: reason.to_owned() });
-            if registry.closed.len() > REMEMBERED {
-                registry.closed.pop_front();
-            }
+            (was_open, registry.starting.contains_key(&session.info.handle))
+        };
+        if was_open || was_starting {
+            session.close(reason).await;
         }
-        session.close(reason).await;
+        was_open
     }
 
     /// Ends everything; the daemon is leaving.
     pub async fn close_all(&self, reason: &str) {
         let sessions: Vec<_> = {
             let registry = self.registry.lock().expect("no panic while locked");
-            registry.open.values().cloned().collect()
+            registry.open.values().chain(registry.starting.values()).cloned().collect()
         };
         let coming_back = keeping::load(&self.parts);
         let end = async |session: &Session| {
@@ -582,6 +614,9 @@ impl Sessions {
             return Err(Error::TooManyOwn { limit: self.parts.max_sessions_per_owner, idle: idle() });
         }
         let key = (caller.owner.clone(), name.clone());
+        if let Some(session) = registry.starting_of(caller, name) {
+            return Err(session.is_starting());
+        }
         let taken = registry.reserved.contains(&key)
             || registry.open.values().any(|session| session.info.owner == key.0 && session.info.name == key.1);
         if taken || self.is_stopped_name(&caller.owner, name) {
@@ -622,6 +657,42 @@ impl Sessions {
     }
 }
 
+impl Registry {
+    /// One of the caller's that is starting, by name or handle.
+    pub(super) fn starting_of(&self, caller: &Caller, wanted: &str) -> Option<&Session> {
+        let mut mine = self.starting.values().filter(|session| session.info.owner == caller.owner);
+        mine.find(|session| &*session.info.name == wanted || &*session.info.handle == wanted)
+    }
+}
+
+/// Lets a session be found while it starts, and tells those who wait when it does so no more.
+struct Starting<'a> {
+    sessions: &'a Sessions,
+    session: OnceLock<Session>,
+}
+
+impl Starting<'_> {
+    fn show(&self, session: &Session) {
+        let session = self.session.get_or_init(|| session.clone());
+        let mut registry = self.sessions.registry.lock().expect("no panic while locked");
+        registry.starting.insert(session.info.handle.clone(), session.clone());
+    }
+}
+
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        let Some(session) = self.session.get() else { return };
+        if let Ok(mut registry) = self.sessions.registry.lock() {
+            registry.starting.remove(&session.info.handle);
+            if !registry.open.contains_key(&session.info.handle) {
+                // Nobody else is going to say so.
+                session.ending.closed.cancel();
+            }
+        }
+        self.sessions.started.notify_waiters();
+    }
+}
+
 struct Reservation<'a> {
     registry: &'a Mutex<Registry>,
     key: (Arc<str>, Arc<str>),
@@ -652,8 +723,9 @@ async fn close_idle(sessions: Weak<Sessions>) {
                 continue;
             }
             let reason = format!("nobody used it for {} s", session.info.ttl.as_secs());
-            sessions.end(&session, &reason).await;
-            sessions.put_away(&session, false).await;
+            if sessions.end(&session, &reason).await {
+                sessions.put_away(&session, false).await;
+            }
         }
     }
 }

@@ -2,7 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Instant,
 };
 
@@ -10,8 +13,8 @@ use super::{Info, Live, Parts, Session, Sessions};
 use crate::sandbox::{
     Limits,
     cgroup::{self, Group, Groups},
-    share::Members,
-    watch::{Look, Passed, Processes, TICK, Watched},
+    share::{MANY, Members},
+    watch::{HASTE, Look, Passed, Processes, TICK, Watched},
 };
 
 /// How often a session may be stopped for its files before it is closed.
@@ -19,16 +22,16 @@ const MAX_STRIKES: u32 = 3;
 
 /// Looks at all confined sessions, again and again.
 pub(super) async fn watch(sessions: Weak<Sessions>) {
-    let mut tick = tokio::time::interval(TICK);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut watched: HashMap<Arc<str>, Watched> = HashMap::new();
+    let mut pause = TICK;
     loop {
-        tick.tick().await;
+        tokio::time::sleep(pause).await;
+        pause = TICK;
         let Some(sessions) = sessions.upgrade() else { return };
         let confined: Vec<Session> = {
             let registry = sessions.registry.lock().expect("no panic while locked");
             let is_confined = |session: &&Session| session.info.terms.profile.is_confined();
-            registry.open.values().filter(is_confined).cloned().collect()
+            registry.open.values().chain(registry.starting.values()).filter(is_confined).cloned().collect()
         };
         watched.retain(|handle, _| confined.iter().any(|session| session.info.handle == *handle));
         if confined.is_empty() {
@@ -48,10 +51,15 @@ pub(super) async fn watch(sessions: Weak<Sessions>) {
         for ((seen, session), passed) in before.into_iter().zip(passed) {
             if let Some(reason) = passed {
                 session.info.record_denied(&session.parts, &reason);
-                sessions.end(&session, &reason).await;
-                sessions.put_away(&session, false).await;
+                if sessions.end(&session, &reason).await {
+                    sessions.put_away(&session, false).await;
+                }
             } else {
                 watched.insert(session.info.handle.clone(), seen);
+                // Whoever burns may make processes that have to be found and moved.
+                if session.live.lock().expect("no panic while locked").standing.has_stepped_back() {
+                    pause = HASTE;
+                }
             }
         }
     }
@@ -81,6 +89,7 @@ impl Session {
         {
             let mut live = self.live.lock().expect("no panic while locked");
             live.standing.burns = watched.burns(&mine, live.standing.has_stepped_back());
+            live.standing.are_many = mine.iter().filter(|process| process.wants_to_run).count() > MANY;
             live.settle(&self.info);
             live.standing.move_others(&mine);
         }
@@ -120,7 +129,8 @@ impl Live {
     /// Gives a confined session its share of the processors.
     pub(super) fn settle(&mut self, info: &Info) {
         let Some(worker) = self.pid.filter(|_| info.terms.profile.is_confined()) else { return };
-        self.standing.settle(Members { worker, keeper: self.keeper, user: info.workspace.owner });
+        let members = Members { worker, keeper: self.keeper, user: info.workspace.owner };
+        self.standing.settle(members, self.group.as_deref());
     }
 
     /// Why the worker that was found dead was ended, if it was us or the kernel on our behalf.
@@ -135,18 +145,20 @@ impl Live {
     }
 }
 
-/// Puts a session's processes into groups of their own, some time soon: version 1 takes milliseconds for it.
+/// Puts a session's processes into groups of their own, some time soon: version 1 takes milliseconds for it. Where code `has_run`
+/// before that, memory it took is not counted by the kernel, nor is what children take that were on their way: it is watched on.
 pub(super) async fn enclose(
     groups: Arc<Groups>,
     handle: Arc<str>,
     limits: Limits,
-    worker: i32,
-    keeper: Option<i32>,
+    (worker, keeper): (i32, Option<i32>),
+    has_run: Arc<AtomicBool>,
 ) -> Option<Arc<Group>> {
     let enclosed = tokio::task::spawn_blocking(move || {
         let roots: Vec<_> = std::iter::once(worker).chain(keeper).collect();
         let started = Instant::now();
-        let group = groups.enclose(&format!("{handle}-{worker}"), &limits, &|| cgroup::pids(&roots));
+        let mut group = groups.enclose(&format!("{handle}-{worker}"), &limits, keeper, &|| cgroup::pids(&roots));
+        group.held.memory &= !has_run.load(Ordering::SeqCst);
         tracing::debug!(%handle, held = ?group.held, took = ?started.elapsed(), "processes were put into groups");
         Arc::new(group)
     });

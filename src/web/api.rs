@@ -6,7 +6,7 @@ use axum::{
     Extension, Json, Router,
     body::{Body, Bytes},
     extract::{DefaultBodyLimit, Path, Query, State},
-    http::StatusCode,
+    http::{HeaderValue, StatusCode},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
@@ -33,6 +33,7 @@ use crate::{
 };
 
 const PAGE_BYTES: usize = 1 << 20;
+const CAUTION_HEADER: &str = "x-pylair-caution";
 
 pub fn router(daemon: Arc<Daemon>) -> Router {
     Router::new()
@@ -206,6 +207,14 @@ fn permit(daemon: &Daemon, caller: &Caller, tool: &str, body: &[u8]) -> Result<(
     })
 }
 
+/// What a body says, for the record: what it means is read elsewhere.
+fn arguments_of(body: &[u8]) -> serde_json::Map<String, serde_json::Value> {
+    let mut arguments: serde_json::Map<_, _> = serde_json::from_slice(body).unwrap_or_default();
+    // Who asks is in the line.
+    arguments.remove("from");
+    arguments
+}
+
 /// Writes down how something that was asked for has ended.
 pub(super) fn conclude<T>(
     mut record: Pending,
@@ -218,6 +227,24 @@ pub(super) fn conclude<T>(
         Err(error) => record.conclude(Some((error.kind(), &error.message()))),
     }
     result
+}
+
+/// Says beside an answer about a session what is missing of its sandbox: answers have many shapes, and headers one.
+pub(super) fn about(session: &session::Session, answer: impl IntoResponse) -> Response {
+    let mut response = answer.into_response();
+    let plain = |caution: String| caution.replace(|c: char| !c.is_ascii() || c.is_ascii_control(), "?");
+    if let Some(caution) = session.caution().and_then(|caution| HeaderValue::from_str(&plain(caution)).ok()) {
+        response.headers_mut().insert(CAUTION_HEADER, caution);
+    }
+    response
+}
+
+/// The same where the answer was made of what is written down of a session that may be gone.
+fn about_subject(daemon: &Daemon, caller: &Caller, handle: &str, answer: impl IntoResponse) -> Response {
+    match daemon.sessions.find(caller, handle) {
+        Ok(session) => about(&session, answer),
+        Err(_) => answer.into_response(),
+    }
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -262,7 +289,7 @@ async fn execute(
     let mut record = daemon.audit.call(&caller, "execute");
     let begun = async {
         let target = daemon.target(&caller, body.target.as_deref(), Purpose::Run).await?;
-        record.begin(&target.name(), &body.code);
+        record.begin(&target.name(), Some(&body.code));
         let notes = target.take_notes();
         let work = session::Work::Code { code: body.code, path: None };
         let client = client.as_deref().unwrap_or(&caller.client);
@@ -373,11 +400,16 @@ async fn interrupt(
     };
     let record = daemon.audit.call(&caller, "interrupt");
     let name = target.name();
+    let session = if let Target::Session(session) = &target { Some(session.clone()) } else { None };
     let interrupted = match target.open_to(&caller) {
         Ok(target) => target.interrupt(body.job.as_deref()).await,
         Err(error) => Err(error),
     };
-    Ok(Json(conclude(record, Some(&name), interrupted)?).into_response())
+    let answer = Json(conclude(record, Some(&name), interrupted)?);
+    Ok(match session {
+        Some(session) => about(&session, answer),
+        None => answer.into_response(),
+    })
 }
 
 async fn sessions(State(daemon): State<Arc<Daemon>>, Extension(entrance): Extension<Entrance>) -> Response {
@@ -407,13 +439,15 @@ async fn open(
     let caller = caller_with_target(&daemon, entrance, body.from).await;
     permit(&daemon, &caller, "open_session", &raw)?;
     let mut record = daemon.audit.call(&caller, "open_session");
+    record.details(&arguments_of(&raw));
     let name = body.options.name.clone();
     if let Some(startup) = &body.options.startup {
-        record.begin(name.as_deref().unwrap_or_default(), startup);
+        record.begin(name.as_deref().unwrap_or_default(), Some(startup));
     }
-    let opened =
-        conclude(record, name.as_deref(), daemon.sessions.open(&caller, body.options).await.map_err(Into::into))?;
-    Ok(Json(session::Status { enforced: opened.enforced(), ..opened.status() }).into_response())
+    let opened = daemon.sessions.open(&caller, body.options).await.map_err(Into::into);
+    let reached = opened.as_ref().map(|opened| opened.info.name.to_string()).ok();
+    let opened = conclude(record, reached.or(name).as_deref(), opened)?;
+    Ok(about(&opened, Json(session::Status { enforced: opened.enforced(), ..opened.status() })))
 }
 
 async fn close(
@@ -424,7 +458,10 @@ async fn close(
     let body: TargetBody = parse(&body)?;
     let caller = caller_with_target(&daemon, entrance, body.from).await;
     let target = body.target.ok_or_else(|| ApiError::bad("no target was given", "name a session"))?;
-    let record = daemon.audit.call(&caller, "close_session");
+    let mut record = daemon.audit.call(&caller, "close_session");
+    if body.forget {
+        record.detail("forget", true.into());
+    }
     let closed = conclude(record, Some(&target), daemon.close_target(&caller, &target, body.forget).await)?;
     Ok(Json(serde_json::json!({"closed": closed})).into_response())
 }
@@ -449,7 +486,7 @@ async fn find(
         None => caller(&daemon, entrance, body.from).await?,
     };
     Ok(match daemon.target(&caller, body.target.as_deref(), Purpose::Run).await? {
-        Target::Session(session) => Json(Found::Session(session.status())).into_response(),
+        Target::Session(session) => about(&session, Json(Found::Session(session.status()))),
         Target::App(app) => Json(Found::App(app.status().await)).into_response(),
         Target::Tests(_) => return Err(targets::Error::TestsOnly { what: "that" }.into()),
     })
@@ -472,7 +509,8 @@ async fn read_history(
     let subject = history::find(&daemon.sessions, &daemon.journal, &caller, &query.target).await?;
     let limit = query.limit.unwrap_or(history::DEFAULT_LIMIT);
     let max_chars = query.max_chars.unwrap_or(daemon.config.max_chars);
-    Ok(Json(history::page(&daemon.journal, &subject, limit, query.before, max_chars).await?).into_response())
+    let page = history::page(&daemon.journal, &subject, limit, query.before, max_chars).await?;
+    Ok(about_subject(&daemon, &caller, &subject.handle, Json(page)))
 }
 
 #[derive(Debug, Deserialize)]
@@ -498,7 +536,8 @@ async fn events(
         Ok::<_, std::io::Error>(line)
     });
     let until_shutdown = lines.take_until(daemon.shutdown.clone().cancelled_owned());
-    Ok(([("content-type", "application/x-ndjson")], Body::from_stream(until_shutdown)).into_response())
+    let answer = ([("content-type", "application/x-ndjson")], Body::from_stream(until_shutdown));
+    Ok(about_subject(&daemon, &caller, &subject.handle, answer))
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -538,7 +577,10 @@ async fn complete(
     let target = daemon.target(&caller, body.target.as_deref(), Purpose::Look).await?;
     let cursor = body.cursor.unwrap_or_else(|| body.code.chars().count());
     let completion: Completion = target.look(&caller, Op::Complete { cursor }, body.code.into_bytes()).await?;
-    Ok(Json(completion).into_response())
+    Ok(match &target {
+        Target::Session(session) => about(session, Json(completion)),
+        Target::App(_) => Json(completion).into_response(),
+    })
 }
 
 #[derive(Debug, Deserialize)]
@@ -561,7 +603,7 @@ async fn export(
         ("content-type", format!("{}; charset=utf-8", export.format.mime())),
         ("content-disposition", format!("attachment; filename=\"{}\"", export.file_name)),
     ];
-    Ok((headers, export.text).into_response())
+    Ok(about_subject(&daemon, &caller, &subject.handle, (headers, export.text)))
 }
 
 #[derive(Debug, Deserialize)]

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     audit::{Audit, Line, What},
-    caller::{Caller, Credential, DefaultSession},
+    caller::{Caller, Credential, DefaultSession, own_owner},
     config::HttpSettings,
     daemon::Daemon,
     mcp::tools::Selection,
@@ -126,13 +126,20 @@ impl Door {
     /// Reads the tokens again if they have changed, and writes down how.
     fn refresh(&self) {
         let Some(changes) = self.visitors.refresh() else { return };
-        let named = |what, names: Vec<String>| {
-            for name in names {
-                self.daemon.audit.record(Line { token: Some(name), ..Line::new(what) });
+        let tell = |what, tokens: Vec<Arc<Token>>| {
+            for token in tokens {
+                self.daemon.audit.record(Line {
+                    // Nobody else can write these files.
+                    owner: Some(own_owner()),
+                    token: Some(token.name.to_string()),
+                    details: token.facts(),
+                    ..Line::new(what)
+                });
             }
         };
-        named(What::TokenRevoked, changes.revoked);
-        named(What::TokenAdded, changes.added);
+        tell(What::TokenRevoked, changes.revoked);
+        tell(What::TokenRotated, changes.rotated);
+        tell(if changes.is_first { What::TokenFound } else { What::TokenAdded }, changes.added);
     }
 
     /// Looks at the tokens also while nobody asks: a stream that is open ends soon after its token was taken back.

@@ -29,6 +29,7 @@ use super::{
     router::Entrance,
 };
 use crate::{
+    audit::Pending,
     caller::Caller,
     daemon::{Daemon, Holder, targets::Purpose},
     files::{Download, Error, MAX_UPLOAD_BYTES, Staged, UPLOADS, Workspace, Written, encode_path},
@@ -90,7 +91,9 @@ async fn upload(
     if is_over.load(Ordering::Relaxed) {
         return Err(Error::TooLarge { path: named, limit: MAX_UPLOAD_BYTES }.into());
     }
-    Ok(Json(received?.commit().await?).into_response())
+    let received = received?;
+    let session = received.session.clone();
+    Ok(api::about(&session, Json(received.commit().await?)))
 }
 
 async fn receive_file(
@@ -185,6 +188,8 @@ const FIELD_HINT: &str = "`target` and `path` are the fields of a form, and come
 /// Files that have arrived and wait for the others. Dropped, they are gone.
 struct Batch {
     session: Session,
+    /// Says that it was given up, unless it is committed.
+    record: Option<Pending>,
     staged: Vec<(String, Staged)>,
     /// What has come of the last one and is not written yet.
     buffer: Vec<u8>,
@@ -194,10 +199,17 @@ impl Batch {
     /// For this session, or the default one.
     async fn to(daemon: &Arc<Daemon>, entrance: Entrance, target: Option<&str>) -> Result<Self, ApiError> {
         let caller = caller(daemon, entrance, target.is_some()).await?;
-        let record = daemon.audit.call(&caller, "upload");
-        let session = daemon.session(&caller, target, Purpose::Run, "a file").await;
-        let session = api::conclude(record, target, session)?;
-        Ok(Self { session, staged: Vec::new(), buffer: Vec::new() })
+        let mut record = daemon.audit.call(&caller, "upload");
+        record.target(target);
+        let session = match daemon.session(&caller, target, Purpose::Run, "a file").await {
+            Ok(session) => session,
+            Err(error) => {
+                record.conclude(Some((error.kind(), &error.message())));
+                return Err(error.into());
+            }
+        };
+        record.target(Some(&session.info.name));
+        Ok(Self { session, record: Some(record), staged: Vec::new(), buffer: Vec::new() })
     }
 
     async fn begin(&mut self, path: String) -> Result<(), ApiError> {
@@ -211,7 +223,16 @@ impl Batch {
         let to = path.clone();
         let staged = on_thread(&path, move || Staged::begin(&workspace, &to, MAX_UPLOAD_BYTES)).await?;
         self.staged.push((path, staged));
+        self.tell();
         Ok(())
+    }
+
+    /// Which files have come, for the record.
+    fn tell(&mut self) {
+        let paths: Vec<_> = self.staged.iter().map(|(path, _)| path.as_str()).collect();
+        if let Some(record) = &mut self.record {
+            record.details(&serde_json::Map::from_iter([("files".to_owned(), paths.into())]));
+        }
     }
 
     async fn write(&mut self, chunk: &[u8]) -> Result<(), ApiError> {
@@ -230,9 +251,21 @@ impl Batch {
     async fn commit(mut self) -> Result<Uploaded, ApiError> {
         let session = self.session.info.name.to_string();
         let staged = std::mem::take(&mut self.staged);
-        let files = on_thread(UPLOADS, move || staged.into_iter().map(|(_, staged)| staged.commit()).collect()).await?;
-        Ok(Uploaded { session, files })
+        let files = on_thread(UPLOADS, move || staged.into_iter().map(|(_, staged)| staged.commit()).collect()).await;
+        let record = self.record.take();
+        Ok(Uploaded { session, files: conclude(record, files)? })
     }
+}
+
+/// Writes down how something with files has ended.
+fn conclude<T>(record: Option<Pending>, result: Result<T, Error>) -> Result<T, Error> {
+    if let Some(record) = record {
+        match &result {
+            Ok(_) => record.conclude(None),
+            Err(error) => record.conclude(Some((error.kind(), &error.message()))),
+        }
+    }
+    result
 }
 
 impl Drop for Batch {
@@ -284,7 +317,10 @@ async fn download(
     let hold = daemon.hold(Holder::Request);
     let caller = caller(&daemon, entrance, query.target.is_some()).await?;
     let session = daemon.session(&caller, query.target.as_deref(), Purpose::Look, "a file").await?;
-    let Download { file, name, bytes } = session.workspace().download(&path).await?;
+    let mut record = daemon.audit.call(&caller, "download");
+    record.target(Some(&session.info.name));
+    record.details(&serde_json::Map::from_iter([("path".to_owned(), path.as_str().into())]));
+    let Download { file, name, bytes } = conclude(Some(record), session.workspace().download(&path).await)?;
     // Without a validator nobody can have half of exactly this file.
     let range = headers.get(header::RANGE).filter(|_| !headers.contains_key(header::IF_RANGE));
     let range = range.and_then(|range| range.to_str().ok()).map(|range| parse_range(range, bytes));
@@ -314,7 +350,7 @@ async fn download(
     if status == StatusCode::PARTIAL_CONTENT {
         insert(headers, header::CONTENT_RANGE, &format!("bytes {start}-{}/{bytes}", end - 1));
     }
-    Ok(response)
+    Ok(api::about(&session, response))
 }
 
 /// Somebody who names no session means the default one; a shell has said nothing about its surroundings here.

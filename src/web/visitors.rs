@@ -66,6 +66,18 @@ impl Token {
             && self.digest == digest
     }
 
+    /// What it opens, for the record.
+    pub fn facts(&self) -> serde_json::Map<String, serde_json::Value> {
+        let scopes: Vec<_> = self.scopes.iter().map(|scope| scope.name()).collect();
+        let mut facts = serde_json::Map::new();
+        facts.insert("owner".to_owned(), (&*self.owner).into());
+        facts.insert("scopes".to_owned(), scopes.into());
+        if let Some(expires) = self.expires {
+            facts.insert("expires".to_owned(), expires.to_string().into());
+        }
+        facts
+    }
+
     pub fn is_over(&self) -> bool {
         self.expires.is_some_and(|expires| expires <= Timestamp::now())
     }
@@ -108,10 +120,14 @@ impl Bucket {
 }
 
 /// What changed since the tokens were last looked at.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct Changes {
-    pub added: Vec<String>,
-    pub revoked: Vec<String>,
+    /// Nothing was known before.
+    pub is_first: bool,
+    pub added: Vec<Arc<Token>>,
+    /// Those that are there again under the same name, as they are now.
+    pub rotated: Vec<Arc<Token>>,
+    pub revoked: Vec<Arc<Token>>,
 }
 
 /// A file as it was when it was read.
@@ -120,6 +136,7 @@ type Stamp = Option<(i64, i64, u64, u64)>;
 #[derive(Debug, Default)]
 struct Known {
     stamps: [Stamp; 2],
+    has_looked: bool,
     tokens: Vec<Arc<Token>>,
     failures: HashMap<IpAddr, Bucket>,
     written: Option<Instant>,
@@ -160,18 +177,23 @@ impl Visitors {
         }
         known.stamps = stamps;
         let read = self.read(&known.tokens);
-        let names = |tokens: &[Arc<Token>], without: &[Arc<Token>]| {
+        let only = |tokens: &[Arc<Token>], without: &[Arc<Token>]| -> Vec<Arc<Token>> {
             let is_new = |token: &&Arc<Token>| !without.iter().any(|other| Arc::ptr_eq(token, other));
-            tokens.iter().filter(is_new).map(|token| token.name.to_string()).collect()
+            tokens.iter().filter(is_new).cloned().collect()
         };
-        let changes = Changes { added: names(&read, &known.tokens), revoked: names(&known.tokens, &read) };
+        let (new, mut revoked) = (only(&read, &known.tokens), only(&known.tokens, &read));
+        let (rotated, added) = new.into_iter().partition(|token| revoked.iter().any(|old| old.name == token.name));
+        let rotated: Vec<Arc<Token>> = rotated;
+        revoked.retain(|old| !rotated.iter().any(|token| old.name == token.name));
+        let changes = Changes { is_first: !known.has_looked, added, rotated, revoked };
+        known.has_looked = true;
         for token in &known.tokens {
             if !read.iter().any(|other| Arc::ptr_eq(token, other)) {
                 token.revoked.cancel();
             }
         }
         known.tokens = read;
-        (changes != Changes::default()).then_some(changes)
+        Some(changes)
     }
 
     /// Both files. One that cannot be believed opens nothing.

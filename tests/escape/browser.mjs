@@ -1,17 +1,41 @@
-// Pages of another site against the HTTP door, in a real browser. By hand, since it needs one:
+// Pages of another site against the HTTP door, in a real browser. `scripts/test` installs one and runs this; by hand:
 //
 //   npm install @sparticuz/chromium puppeteer-core
-//   pylair serve --port 7420
-//   node browser.mjs 7420 "$(pylair token)"
+//   PYLAIR_BIN=target/debug/pylair node browser.mjs
 //
-// `evil.example` leads to this machine, as a name does that its owner has bound anew.
+// It starts a server of its own. `evil.example` leads to this machine, as a name does that its owner has bound anew.
 
+import { spawn, spawnSync } from 'node:child_process';
+import fs from 'node:fs';
 import http from 'node:http';
+import { createRequire } from 'node:module';
+import os from 'node:os';
+import path from 'node:path';
 import process from 'node:process';
-import chromium from '@sparticuz/chromium';
-import puppeteer from 'puppeteer-core';
+import { pathToFileURL } from 'node:url';
 
-const [port, token] = process.argv.slice(2);
+// Packages are found where npm has put them, not beside this file.
+const require = createRequire(path.join(process.cwd(), 'package.json'));
+const load = async (name) => (await import(pathToFileURL(require.resolve(name)))).default;
+const chromium = await load('@sparticuz/chromium');
+const puppeteer = await load('puppeteer-core');
+
+const binary = process.env.PYLAIR_BIN ?? 'pylair';
+const home = fs.mkdtempSync(path.join(os.tmpdir(), 'pylair-browser-'));
+const env = { ...process.env, PYLAIR_HOME: home };
+const serving = spawn(binary, ['serve', '--port', '0'], { env, stdio: ['ignore', 'pipe', 'pipe'] });
+const port = await new Promise((found, failed) => {
+  let told = '';
+  const hear = (chunk) => {
+    told += chunk;
+    const address = told.match(/http:\/\/127\.0\.0\.1:(\d+)/);
+    if (address) found(address[1]);
+  };
+  serving.stdout.on('data', hear);
+  serving.stderr.on('data', hear);
+  serving.on('exit', () => failed(new Error(`the server ended: ${told}`)));
+});
+const token = spawnSync(binary, ['token'], { env, encoding: 'utf8' }).stdout.trim();
 const server = `http://127.0.0.1:${port}`;
 const evil = http.createServer((_, response) => {
   response.setHeader('content-type', 'text/html');
@@ -114,4 +138,9 @@ tell('rebinding: fetch with a stolen token', await on(`${bound}/health`, (page) 
 
 await browser.close();
 evil.close();
+serving.removeAllListeners('exit');
+const ended = new Promise((done) => serving.on('exit', done));
+serving.kill('SIGTERM');
+await ended;
+fs.rmSync(home, { recursive: true, force: true });
 process.exitCode = failed ? 1 : 0;

@@ -10,7 +10,7 @@ use std::{
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Home, Watched, kill, skip};
+use crate::support::{Client, Home, Watched, kill, skip};
 
 fn lines(home: &Home, args: &[&str]) -> Vec<Value> {
     let told = home.run(&[&["audit", "--json"], args].concat());
@@ -75,6 +75,117 @@ fn who_executed_what_where_through_which_door_is_recorded() {
     assert_eq!(mode & 0o777, 0o600);
     assert_eq!(server.request("GET", "/api/audit/head", "").send().status, 404, "nothing of it is served over HTTP");
     drop(client);
+}
+
+/// The newest line of an action that was asked for.
+fn asked(all: &[Value], action: &str) -> Value {
+    let found = all.iter().rev().find(|line| line["what"] == "called" && line["action"] == action);
+    found.unwrap_or_else(|| panic!("no {action} in {all:#?}")).clone()
+}
+
+#[test]
+fn every_deed_says_what_was_done_and_where() {
+    let home = Home::new();
+    let mut client = Client::start(home.command(&["mcp", "--tools", "all"]));
+    client.initialize();
+    let source = b"import sys\nprint(len(sys.argv))\n";
+    fs::write(home.work().join("job.py"), source).expect("it is ours");
+    let mut call = |tool: &str, arguments: Value| client.call(tool, &arguments);
+    call("open_session", json!({"name": "s", "env": {"API_KEY": "hunter2"}, "sandbox": "open"}));
+    call(
+        "run_file",
+        json!({"target": "s", "path": "job.py", "args": ["--password", "hunter2", "--token=hunter2", "n"]}),
+    );
+    call("write_file", json!({"target": "s", "path": "a/b.env", "content": "PASSWORD=hunter2"}));
+    call("read_file", json!({"target": "s", "path": "a/b.env"}));
+    call("set_variable", json!({"target": "s", "path": "pin", "value": "hunter2"}));
+    call("call", json!({"target": "s", "path": "print", "kwargs": {"end": "x"}}));
+    call("branch_session", json!({"target": "s", "name": "t"}));
+    call("undo", json!({"target": "s", "to": 0}));
+    call("restart_session", json!({"target": "s", "mode": "clear"}));
+    call(
+        "install_packages",
+        json!({"target": "s", "packages": ["no-such-thing @ https://me:hunter2@127.0.0.1:9/x.whl"]}),
+    );
+    call("attach", json!({"pid": 4_000_000, "readonly": true}));
+    call("delete_file", json!({"target": "s", "path": "a/b.env"}));
+    call("close_session", json!({"target": "t", "forget": true}));
+    assert_eq!(verified(&home)["faults"], json!([]));
+    let all = lines(&home, &[]);
+    let details = |action: &str| asked(&all, action)["details"].clone();
+    let hash = pylair::hash::hex(&pylair::hash::sha256(source));
+    assert_eq!(
+        details("run_file"),
+        json!({"path": "job.py", "args": ["--password", "***masked***", "--token=***masked***", "n"], "sha256": hash})
+    );
+    assert_eq!(details("open_session"), json!({"name": "s", "env": ["API_KEY"], "sandbox": "open"}));
+    assert_eq!(
+        (&details("write_file")["path"], &details("write_file")["content"]["bytes"]),
+        (&json!("a/b.env"), &json!(16))
+    );
+    assert_eq!(details("read_file")["path"], "a/b.env");
+    assert_eq!(details("set_variable"), json!({"path": "pin", "value": {"bytes": 7}}));
+    assert_eq!(asked(&all, "call")["code"], r#"print(end="x")"#);
+    assert_eq!(details("branch_session"), json!({"name": "t"}));
+    assert_eq!(details("undo"), json!({"to": 0}));
+    assert_eq!(details("restart_session"), json!({"mode": "clear"}));
+    let packages = &details("install_packages")["packages"][0];
+    assert_eq!(packages, "no-such-thing @ https://me:***masked***@127.0.0.1:9/x.whl");
+    assert_eq!(asked(&all, "attach")["target"], "pid:4000000");
+    assert_eq!(details("delete_file"), json!({"path": "a/b.env"}));
+    assert_eq!(details("close_session"), json!({"forget": true}));
+    for action in ["run_file", "write_file", "set_variable", "install_packages"] {
+        let line = asked(&all, action);
+        assert_eq!((&line["target"], &line["door"]), (&json!("s"), &json!("bridge")), "{line}");
+        assert!(line["owner"].is_string() && line["client"].is_string(), "{line}");
+    }
+    let text = fs::read_to_string(home.places().audit()).expect("there is a record");
+    assert!(!text.contains("hunter2"), "{text}");
+    assert!(home.run(&["audit"]).stdout.contains("path job.py"));
+    drop(client);
+}
+
+#[test]
+fn files_and_tokens_over_http_are_recorded() {
+    let home = Home::new();
+    let server = home.serve();
+    let token = home.run(&["token", "add", "ci", "--scope", "run", "--owner", "alice", "--expires", "1d"]).stdout;
+    let token = token.trim();
+    let sent = server.request("POST", "/files/upload?path=in/data.bin", "bytes").with_token(token).send();
+    assert_eq!(sent.status, 200, "{sent:?}");
+    let got = server.request("GET", "/files/download/in/data.bin", "").with_token(token).send();
+    assert_eq!(got.status, 200, "{got:?}");
+    home.run(&["token", "rotate"]);
+    home.run(&["token", "revoke", "ci"]);
+    assert_eq!(server.request("GET", "/api/status", "").with_token(token).send().status, 401);
+    assert_eq!(verified(&home)["faults"], json!([]));
+    let all = lines(&home, &[]);
+    let (upload, download) = (asked(&all, "upload"), asked(&all, "download"));
+    assert_eq!((&upload["owner"], &upload["details"]), (&json!("alice"), &json!({"files": ["in/data.bin"]})));
+    assert_eq!((&download["owner"], &download["details"]), (&json!("alice"), &json!({"path": "in/data.bin"})));
+    assert!(upload["target"].is_string() && download["target"].is_string(), "{upload} {download}");
+    let of_token = |what: &str, name: &str| {
+        let found = all.iter().find(|line| line["what"] == what && line["token"] == name);
+        found.unwrap_or_else(|| panic!("no {what} of {name} in {all:#?}")).clone()
+    };
+    let added = of_token("token_added", "ci");
+    assert_eq!((&added["details"]["owner"], &added["details"]["scopes"]), (&json!("alice"), &json!(["run"])));
+    assert!(added["details"]["expires"].is_string() && added["owner"].is_string(), "{added}");
+    let own = of_token("token_found", "own");
+    assert_eq!(own["details"]["scopes"], json!(["admin"]));
+    of_token("token_rotated", "own");
+    of_token("token_revoked", "ci");
+}
+
+#[test]
+fn a_token_that_lasts_no_time_is_refused() {
+    let home = Home::new();
+    for never in ["0d", "0s", "00h"] {
+        let refused = home.run(&["token", "add", "x", "--scope", "read", "--expires", never]);
+        assert_eq!((refused.status.code(), refused.stdout.as_str()), (Some(2), ""), "{refused:?}");
+        assert!(refused.stderr.contains("would never open anything") && refused.stderr.contains("30d"), "{refused:?}");
+    }
+    assert!(!home.run(&["token", "list"]).stdout.contains("\nx "));
 }
 
 #[test]

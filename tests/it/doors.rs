@@ -101,7 +101,7 @@ fn the_owners_own_token_is_rotated_at_once() {
 fn a_token_is_over_when_its_time_is_and_is_never_taken_from_an_address() {
     let home = Home::new();
     let server = home.serve();
-    let over = add(&home, &["add", "old", "--scope", "read", "--expires", "0s"]);
+    let over = home.expired_token("old", Scope::Read);
     let good = add(&home, &["add", "new", "--scope", "read", "--expires", "1h"]);
     let get = |path: &str| server.request("GET", path, "");
     assert_eq!(get("/api/sessions").with_token(&over).send().status, 401);

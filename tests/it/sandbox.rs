@@ -14,7 +14,7 @@ use pylair::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{Core, Home, TestSession, on_newest_python, skip, why_no_namespaces};
+use crate::support::{Client, Core, Home, TestSession, on_newest_python, skip, why_no_namespaces};
 
 fn options(core: &Core, sandbox: Value) -> OpenOptions {
     let (name, value) = core.home.marker();
@@ -41,6 +41,72 @@ fn startup_code_runs_where_cells_run() {
         let options = OpenOptions { startup, ..options(core, json!({"profile": "sealed", "memory_mb": 317})) };
         let Some(session) = open(core, "startup_code_runs_where_cells_run", options).await else { return };
         assert_eq!(session.value("group == open('/proc/self/cgroup').read()").await, "True");
+    });
+}
+
+/// Startup code that does not come to an end by itself.
+fn slow_start(core: &Core, rules: Value, code: &str) -> OpenOptions {
+    let startup = Some(format!("{code}\nimport time\nwhile True: time.sleep(1)"));
+    OpenOptions { startup, name: Some("slow".to_owned()), ..options(core, rules) }
+}
+
+#[test]
+fn startup_code_is_watched() {
+    on_newest_python(async |core| {
+        if let Some(reason) = why_no_namespaces() {
+            return skip("startup_code_is_watched", &reason);
+        }
+        let disk = "for n in range(8): open(f'big-{n}', 'wb').write(bytes(1 << 20))";
+        for (rules, code, words) in [
+            (json!({"disk_mb": 5}), disk, "may take 5 MB"),
+            (json!({"wall_s": 1}), "", "its time of 1 s is over"),
+            (json!({"cpu_s": 1}), "while True: pass", "processor time"),
+        ] {
+            let error = core.open_session(slow_start(core, rules.clone(), code)).await.expect_err("it is ended");
+            // Or the kernel was first.
+            let is_told =
+                error.message().contains(words) || words == "processor time" && error.message().contains("SIG");
+            assert!(is_told, "{rules}: {}", error.message());
+        }
+    });
+}
+
+#[test]
+fn a_session_whose_startup_hangs_can_be_closed_and_its_name_is_not_waited_for() {
+    on_newest_python(async |core| {
+        if let Some(reason) = why_no_namespaces() {
+            return skip("a_session_whose_startup_hangs_can_be_closed_and_its_name_is_not_waited_for", &reason);
+        }
+        for rules in [json!("workspace"), json!("open")] {
+            let opening = core.daemon.sessions.open(&core.caller, slow_start(core, rules, ""));
+            let meanwhile = async {
+                let again = loop {
+                    let named = OpenOptions { name: Some("slow".to_owned()), ..OpenOptions::default() };
+                    match core.daemon.sessions.open(&core.caller, named).await {
+                        // It was quicker, or the first one has no worker to be seen yet.
+                        Ok(_) => panic!("the name was free"),
+                        Err(Error::NameTaken(_)) => tokio::task::yield_now().await,
+                        Err(error) => break error,
+                    }
+                };
+                assert_eq!(again.kind(), "busy", "{again}");
+                assert!(
+                    again.message().contains("is being opened") && again.hint().contains("close_session"),
+                    "{again}"
+                );
+                let used =
+                    core.daemon.sessions.target(&core.caller, Some("slow")).await.expect_err("it is not there yet");
+                assert_eq!(used.kind(), "busy", "{used}");
+                core.daemon.sessions.close(&core.caller, "slow", false).await.expect("it is closed");
+                // The name is free again.
+                let named = OpenOptions { name: Some("slow".to_owned()), ..OpenOptions::default() };
+                core.daemon.sessions.open(&core.caller, named).await.expect("it opens");
+                core.daemon.sessions.close(&core.caller, "slow", false).await.expect("it is closed");
+            };
+            let (opened, ()) = futures::join!(opening, meanwhile);
+            let error = opened.expect_err("it was closed");
+            assert!(error.message().contains("somebody closed it"), "{}", error.message());
+        }
     });
 }
 
@@ -300,6 +366,7 @@ fn a_session_tells_what_of_its_sandbox_holds() {
                 "see_processes",
                 "privileges",
                 "system_calls",
+                "processes",
                 "open_files",
                 "file_size",
                 "tmp",
@@ -307,6 +374,14 @@ fn a_session_tells_what_of_its_sandbox_holds() {
                 assert_eq!(of(what), Some(How::Kernel), "{what}: {enforced:#?}");
             }
             assert!(matches!(of("memory"), Some(How::Kernel | How::Watched)), "{enforced:#?}");
+            let detail = |what: &str| enforced.iter().find(|promise| promise.what == what).unwrap().detail.clone();
+            // Not by the limit on files, which is as low in a sealed one.
+            assert!(detail("tmp").contains("ENOSPC"), "{}", detail("tmp"));
+            let held = session.value("import resource as r; r.getrlimit(r.RLIMIT_NOFILE)[1]").await;
+            assert!(detail("open_files").starts_with(&held), "{}", detail("open_files"));
+            // What was left open for trying is closed.
+            let file_size = "import resource as r; len(set(r.getrlimit(r.RLIMIT_FSIZE)))";
+            assert_eq!(session.value(file_size).await, "1");
             assert_eq!(of("disk"), Some(How::Watched), "{enforced:#?}");
         }
         let open = core.session().await;
@@ -461,15 +536,68 @@ fn ordinary_programs_work_in(profile: &str) {
 
 /// What the doctor says of a machine on which no namespace can be made: inside one that allows no more.
 fn doctor_without_namespaces(home: &Home) -> Option<Vec<Value>> {
-    let script = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$0\" doctor --json --quick";
-    let said = std::process::Command::new("unshare")
-        .args(["--user", "--map-root-user", "sh", "-c", script])
-        .arg(&home.program)
-        .env_clear()
-        .envs(&home.env)
-        .output();
+    let said = without_namespaces(home, &["doctor", "--json", "--quick"]).output();
     let findings: Value = serde_json::from_slice(&said.ok()?.stdout).ok()?;
     findings["trials"].as_array().cloned()
+}
+
+/// A command where no namespace can be made.
+fn without_namespaces(home: &Home, args: &[&str]) -> std::process::Command {
+    let script = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$0\" \"$@\"";
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--user", "--map-root-user", "sh", "-c", script]).arg(&home.program).args(args);
+    command.env_clear().envs(&home.env).current_dir(home.work());
+    command
+}
+
+#[test]
+fn every_answer_about_a_session_whose_sandbox_is_not_whole_says_so() {
+    let test = "every_answer_about_a_session_whose_sandbox_is_not_whole_says_so";
+    if let Some(reason) = why_no_namespaces() {
+        return skip(test, &reason);
+    }
+    let home = Home::new().set("PYLAIR_SANDBOX_BEST_EFFORT", "true");
+    let mut client = Client::start(without_namespaces(&home, &["mcp", "--tools", "all"]));
+    client.initialize();
+    let says_so = |answer: &Value| {
+        let text = answer["content"].to_string();
+        text.contains("sandbox is not whole: ") && text.contains("no namespaces here")
+    };
+    for (tool, arguments) in [
+        ("open_session", json!({"name": "half", "sandbox": "workspace"})),
+        ("execute", json!({"code": "def f(x): return x\nvalue = 1", "target": "half"})),
+        ("inspect", json!({"path": "value", "target": "half"})),
+        ("read_source", json!({"path": "f", "target": "half"})),
+        ("complete_code", json!({"code": "val", "target": "half"})),
+        ("set_variable", json!({"path": "value", "value": 2, "target": "half"})),
+        ("call", json!({"path": "f", "args": [1], "target": "half"})),
+        ("write_file", json!({"path": "note", "content": "x", "target": "half"})),
+        ("read_file", json!({"path": "note", "target": "half"})),
+        ("list_files", json!({"target": "half"})),
+        ("delete_file", json!({"path": "note", "target": "half"})),
+        ("get_status", json!({"target": "half"})),
+        ("list_targets", json!({})),
+        ("get_history", json!({"target": "half"})),
+        ("export_session", json!({"target": "half", "format": "py"})),
+        ("save_session", json!({"target": "half"})),
+        ("undo", json!({"target": "half"})),
+        ("branch_session", json!({"target": "half", "name": "other"})),
+        ("interrupt", json!({"target": "half"})),
+        ("restart_session", json!({"target": "half"})),
+        ("install_packages", json!({"packages": ["../no"], "target": "half"})),
+        ("close_session", json!({"target": "half"})),
+    ] {
+        let answer = client.call(tool, &arguments);
+        assert!(says_so(&answer), "{tool}: {answer:#}");
+        let structured = &answer["structuredContent"];
+        let is_told = |value: &Value| value.to_string().contains("no namespaces here");
+        assert!(structured.is_null() || is_told(structured), "{tool}: {answer:#}");
+    }
+    // Said once, also where the cell has it in its own notes.
+    let told = client.call("execute", &json!({"code": "1", "target": "other"}))["content"].to_string();
+    assert_eq!(told.matches("sandbox is not whole").count(), 1, "{told}");
+    let answer = client.call("open_session", &json!({"name": "free", "sandbox": "open"}));
+    assert!(!says_so(&answer), "{answer:#}");
 }
 
 #[test]
@@ -483,6 +611,8 @@ fn where_a_sandbox_does_not_hold_there_is_none_unless_it_is_wanted() {
     let why = refused["detail"].as_str().expect("it says why");
     assert!(why.contains("max_user_namespaces") && why.contains("sandbox_best_effort"), "{why}");
     assert_eq!(find(&trials, "session")["works"], true);
+    let denied = home.run(&["audit", "--denied"]).stdout;
+    assert!(denied.contains("sandbox") && denied.contains("cannot be made"), "{denied}");
 
     let home = Home::new().set("PYLAIR_SANDBOX_BEST_EFFORT", "true");
     let opened = find(&doctor_without_namespaces(&home).expect("it worked before"), "workspace");

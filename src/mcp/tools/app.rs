@@ -154,6 +154,9 @@ pub async fn screenshot(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let app = call.daemon.app(&call.caller, &args.target, call.tool, instead).await?;
     call.note(app.take_notes());
     let code = args.code.as_deref().filter(|code| !code.trim().is_empty());
+    if let Some(code) = code {
+        call.begin(&targets::Target::App(app.clone()), Some(code));
+    }
     let (mime, picture, notes) = app.screenshot(&call.caller, code, SCREENSHOT_TIMEOUT).await?;
     let facts = format!("[{}: {mime}, {}]", app.name(), render::size_text(picture.len() as u64));
     if picture.len() > MAX_PICTURE_BYTES || !matches!(&*mime, "image/png" | "image/jpeg" | "image/webp" | "image/gif") {

@@ -143,6 +143,10 @@ impl Tool {
     pub fn only_reads(&self) -> bool {
         self.effect == Effect::Reads
     }
+
+    pub fn input_schema(&self) -> JsonObject {
+        (self.input)()
+    }
 }
 
 /// Why a tool could not do what was asked; becomes an `isError` result.
@@ -593,7 +597,7 @@ fn describe(tool: &Tool) -> rmcp::model::Tool {
         .idempotent(matches!(tool.effect, Effect::Reads | Effect::Ends))
         .open_world(tool.effect == Effect::RunsCode);
     let mut described =
-        rmcp::model::Tool::new(tool.name, tool.description, (tool.input)()).with_annotations(annotations);
+        rmcp::model::Tool::new(tool.name, tool.description, tool.input_schema()).with_annotations(annotations);
     if let Some(output) = tool.output {
         described = described.with_raw_output_schema(Arc::new(output()));
     }

@@ -16,6 +16,7 @@ use crate::{
         frozen::FrozenStatus,
         targets::{Purpose, Target},
     },
+    hash::hex,
     mcp::{render, server::Call},
     sandbox::Wish,
     session::{self as core, Job, OnTimeout, OpenOptions, Report, RestartMode, Work, literal},
@@ -64,7 +65,7 @@ pub async fn execute(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     };
     let max_chars = args.max_chars.unwrap_or(config.max_chars).clamp(200, MAX_CHARS);
     let target = call.target(args.target.as_deref(), Purpose::Run).await?;
-    call.begin(&target, &args.code);
+    call.begin(&target, Some(&args.code));
     let work = Work::Code { code: args.code, path: None };
     let from = (&call.caller, call.caller.client.as_str());
     let job = target.run(from, work, timeout, args.on_timeout.unwrap_or_default()).await?;
@@ -88,16 +89,22 @@ pub async fn run_file(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: RunFileArgs = parse(&call)?;
     let session = call.session(args.target.as_deref(), Purpose::Run).await?;
     let name = args.path.display().to_string();
+    // Before it runs: afterwards it may be another one.
+    match session.workspace().digest(&name, session.is_confined()).await {
+        Ok(digest) => call.detail("sha256", hex(&digest).into()),
+        Err(error) => call.detail("unread", error.message().into()),
+    }
     let file = session.workspace().seen_as.join(args.path);
     let work = Work::File { file, name, args: args.args.unwrap_or_default() };
-    run(&call, &Target::Session(session), work, args.wait_s, args.timeout_s).await
+    run(&call, &Target::Session(session), (work, None), args.wait_s, args.timeout_s).await
 }
 
-/// Runs a cell with the usual clocks and answers in readable form.
+/// Runs a cell with the usual clocks and answers in readable form. With the code as it is recorded, if what was asked for does not
+/// say it all.
 async fn run(
     call: &Call<'_>,
     target: &Target,
-    work: Work,
+    (work, recorded): (Work, Option<&str>),
     wait_s: Option<f64>,
     timeout_s: Option<f64>,
 ) -> Result<CallToolResult, ToolError> {
@@ -107,10 +114,7 @@ async fn run(
         Some(timeout) => Some(timeout).filter(|timeout| !timeout.is_zero()),
         None => config.timeout,
     };
-    match &work {
-        Work::Code { code, .. } => call.begin(target, code),
-        Work::File { name, args, .. } => call.begin(target, &format!("run_file {name} {}", args.join(" "))),
-    }
+    call.begin(target, recorded);
     let from = (&call.caller, call.caller.client.as_str());
     let job = target.run(from, work, timeout, OnTimeout::default()).await?;
     wait_and_report(call, target, &job, wait, config.max_chars, OutputForm::default()).await
@@ -130,7 +134,7 @@ pub async fn call(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: CallArgs = parse(&call)?;
     let code = literal::call(&args.path, &args.args.unwrap_or_default(), &args.kwargs.unwrap_or_default());
     let code = code.map_err(core::Error::BadArgument)?;
-    run_around(&call, args.path, code, args.target.as_deref()).await
+    run_around(&call, args.path, (code, true), args.target.as_deref()).await
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -149,6 +153,8 @@ pub async fn set_variable(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     // A `null` is a value, and `Option` would not tell it from none.
     let has_value = call.arguments.contains_key("value");
     let args: SetArgs = parse(&call)?;
+    // A value is told by its hash, an expression is code.
+    let is_code = args.expression.is_some();
     let value = match (has_value, args.expression) {
         (true, None) => literal::value(&args.value.unwrap_or_default()),
         // On a line of its own, because the expression may end with a comment.
@@ -159,18 +165,20 @@ pub async fn set_variable(call: Call<'_>) -> Result<CallToolResult, ToolError> {
         }
     };
     let code = format!("{} = {value}", args.path);
-    run_around(&call, args.path, code, args.target.as_deref()).await
+    run_around(&call, args.path, (code, is_code), args.target.as_deref()).await
 }
 
 /// Runs code that was written around a path, which the worker checks.
 async fn run_around(
     call: &Call<'_>,
     path: String,
-    code: String,
+    (code, is_recorded): (String, bool),
     target: Option<&str>,
 ) -> Result<CallToolResult, ToolError> {
     let target = call.target(target, Purpose::Run).await?;
-    run(call, &target, Work::Code { code, path: Some(path) }, None, None).await
+    let recorded = is_recorded.then(|| code.clone());
+    let work = Work::Code { code, path: Some(path) };
+    run(call, &target, (work, recorded.as_deref()), None, None).await
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -235,6 +243,9 @@ pub async fn get_job(call: Call<'_>) -> Result<CallToolResult, ToolError> {
         return Ok(tell(call.daemon, &job, Some(&execution), call.take_notes(), (max_chars, form)).await);
     }
     let target = call.daemon.target_of_job(&call.caller, &job)?;
+    if let Target::Session(session) = &target {
+        call.about(session);
+    }
     if args.cancel == Some(true) {
         let target = target.clone().open_to(&call.caller)?;
         call.note(target.interrupt(Some(&job.id)).await?.notes);
@@ -301,7 +312,12 @@ async fn tell(
         return super::testing::tell_run(daemon, &run, execution, notes, max_chars).await;
     }
     let mut report = Report::new(job, execution, max_chars);
-    report.notes.extend(notes);
+    for note in notes {
+        // A cell's own notes have what was missing of the sandbox it ran in.
+        if !report.notes.contains(&note) {
+            report.notes.push(note);
+        }
+    }
     let shown = if report.displays.iter().any(|display| display.inline.is_some()) {
         inline_parts(daemon, &job.id, &report).await
     } else {
@@ -439,6 +455,8 @@ pub async fn open(call: Call<'_>) -> Result<CallToolResult, ToolError> {
         call.begin_opening(options.name.as_deref().unwrap_or_default(), startup);
     }
     let session = call.daemon.sessions.open(&call.caller, options).await?;
+    call.about(&session);
+    call.reached(&session.info.name);
     let opened = Opened { status: session.status(), restored: session.restored().cloned() };
     let mut text = opened.status.line();
     for note in opened.restored.iter().flat_map(core::saved::Restored::notes) {

@@ -11,7 +11,7 @@ use std::{
     collections::VecDeque,
     io,
     os::{
-        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::fs::FileExt,
     },
     sync::Arc,
@@ -35,7 +35,7 @@ use crate::{
     keeper::{
         Order, Report,
         confine::{Confinement, Place},
-        pid_within,
+        pid_here, pid_within,
     },
     output::Stream,
     python::Interpreter,
@@ -408,9 +408,7 @@ impl Link {
 
     /// Its keeper's pid, if it is known.
     pub fn keeper_pid(&self) -> Option<i32> {
-        let pidfd = self.keeper_pidfd.as_ref()?.get_ref().as_raw_fd();
-        let fdinfo = std::fs::read_to_string(format!("/proc/self/fdinfo/{pidfd}")).ok()?;
-        fdinfo.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok().filter(|pid| *pid > 0)
+        pid_here(self.keeper_pidfd.as_ref()?.get_ref())
     }
 
     /// What it shares with those branched off.

@@ -2,7 +2,10 @@
 
 use std::{
     path::Path,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -149,13 +152,16 @@ impl Task {
     pub(super) fn check_walls(&mut self, trial: serde_json::Value) -> Result<(), Error> {
         let trial: truth::Trial = serde_json::from_value(trial).unwrap_or_default();
         let missing = truth::missing(&self.info.enforced(&trial, Grouped::default()));
-        self.live.lock().expect("no panic while locked").trial = Some(trial);
-        self.not_enforced = missing;
-        match &self.not_enforced {
+        {
+            let mut live = self.live.lock().expect("no panic while locked");
+            live.trial = Some(trial);
+            live.missing.clone_from(&missing);
+        }
+        match missing {
             Some(missing) if !self.parts.best_effort => {
                 self.info
                     .record_denied(&self.parts, &format!("no session, because of what is not enforced: {missing}"));
-                Err(Error::NotEnforced { profile: self.info.terms.profile.name(), missing: missing.clone() })
+                Err(Error::NotEnforced { profile: self.info.terms.profile.name(), missing })
             }
             _ => Ok(()),
         }
@@ -167,7 +173,9 @@ impl Task {
         let Some(link) = &self.link else { return };
         let (worker, keeper, family) = (link.pid(), link.keeper_pid(), link.family());
         let (parts, info, live) = (self.parts.clone(), self.info.clone(), self.live.clone());
-        self.enclosing = Some(tokio::spawn(async move {
+        let has_run = Arc::new(AtomicBool::new(false));
+        let waiting = has_run.clone();
+        let enclosing = tokio::spawn(async move {
             let groups = parts.groups().await;
             // The kernel moves a process when no fork is under way, and lets nobody begin one meanwhile. Where those who fork hardly
             // get a processor, that would stop the whole machine.
@@ -178,13 +186,14 @@ impl Task {
                 }
             }
             let (handle, limits) = (info.handle.clone(), info.terms.limits);
-            let Some(group) = enclose(groups, handle, limits, worker, keeper).await else { return };
+            let Some(group) = enclose(groups, handle, limits, (worker, keeper), has_run).await else { return };
             // If the session is gone meanwhile, so is its group when this goes.
             if let Some(family) = family.upgrade() {
                 family.hold_group(group.clone());
                 live.lock().expect("no panic while locked").group = Some(group);
             }
-        }));
+        });
+        self.enclosing = Some((enclosing, waiting));
     }
 
     /// Namespaces and mounts are made by the kernel for us, before all sessions that run: where many want to run, one is made at a time.
@@ -194,16 +203,17 @@ impl Task {
     }
 
     pub(super) async fn be_enclosed(&mut self) {
-        if let Some(enclosing) = self.enclosing.take() {
-            // One that takes longer is not waited for; it goes on.
-            let _late = tokio::time::timeout(ENCLOSE_TIMEOUT, enclosing).await;
+        let Some((enclosing, has_run)) = self.enclosing.take() else { return };
+        if tokio::time::timeout(ENCLOSE_TIMEOUT, enclosing).await.is_err() {
+            // It is not waited for any longer; it goes on.
+            has_run.store(true, Ordering::SeqCst);
         }
     }
 
     /// What every answer says of a sandbox: what is not enforced, and whom it did not let through.
     pub(super) fn sandbox_notes(&self) -> Vec<String> {
-        let missing = self.not_enforced.iter().map(|missing| format!("this session's sandbox is not whole: {missing}"));
-        missing.chain(self.take_refused()).collect()
+        let missing = self.live.lock().expect("no panic while locked").missing.as_deref().map(truth::not_whole);
+        missing.into_iter().chain(self.take_refused()).collect()
     }
 
     /// Connections that were refused since this was last asked, which are written down.
@@ -290,6 +300,9 @@ impl Task {
                         None => None,
                     };
                     self.drain_output();
+                    let ended_for =
+                        || self.live.lock().expect("no panic while locked").take_ended_for(&self.info, &self.parts);
+                    let why = why.or_else(ended_for);
                     let tail =
                         self.late.take().map(|late| late.capture.snapshot(2000, None).merged.text).unwrap_or_default();
                     return Err(died(death_message(status, why.as_deref(), tail.trim())));

@@ -11,7 +11,7 @@ mod life;
 
 use std::{
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -53,8 +53,14 @@ pub(super) enum Seed {
     Branch(Box<Branched>),
 }
 
-/// Opens the worker, or takes over the one of a branch, and starts the task.
-pub(super) async fn start(info: Arc<Info>, parts: Arc<Parts>, seed: Seed) -> Result<Session, Error> {
+/// Opens the worker, or takes over the one of a branch, and starts the task. `begun` is given the session before anything of its own runs, so
+/// that it can be watched and ended meanwhile.
+pub(super) async fn start(
+    info: Arc<Info>,
+    parts: Arc<Parts>,
+    seed: Seed,
+    begun: impl FnOnce(&Session),
+) -> Result<Session, Error> {
     let (commands, receiver) = mpsc::channel(32);
     let ending = Arc::new(Ending { keeps_files: info.definition.keep.into(), ..Ending::default() });
     let live = Arc::new(Mutex::new(Live::new()));
@@ -84,8 +90,14 @@ pub(super) async fn start(info: Arc<Info>, parts: Arc<Parts>, seed: Seed) -> Res
         ending: ending.clone(),
         directory: None,
         ahead: None,
-        not_enforced: None,
         enclosing: None,
+    };
+    let session =
+        Session { info: info.clone(), live: live.clone(), commands, ending: ending.clone(), parts, restored: None };
+    begun(&session);
+    let why_ended = |error| match (error, ending.reason.get()) {
+        (Error::Gone, Some(reason)) => Error::Closed { target: info.name.to_string(), reason: reason.clone() },
+        (error, _) => error,
     };
     let mut restored = None;
     match seed {
@@ -95,14 +107,14 @@ pub(super) async fn start(info: Arc<Info>, parts: Arc<Parts>, seed: Seed) -> Res
             task.ahead = ahead;
             task.cell = cell;
             live.lock().expect("no panic while locked").cell = cell;
-            task.open_worker().await?;
+            task.open_worker().await.map_err(why_ended)?;
             if let Some(save) = save {
-                restored = Some(Arc::new(task.restore(&save).await?));
+                restored = Some(Arc::new(task.restore(&save).await.map_err(why_ended)?));
             }
         }
     }
     tokio::spawn(task.run(receiver));
-    Ok(Session { info, live, commands, ending, parts, restored })
+    Ok(Session { restored, ..session })
 }
 
 struct Task {
@@ -143,10 +155,8 @@ struct Task {
     directory: Option<Arc<OwnDirectory>>,
     /// A worker that waits to be its first.
     ahead: Option<Box<Link>>,
-    /// What its sandbox promises and does not hold.
-    not_enforced: Option<String>,
-    /// Its processes are being put into groups.
-    enclosing: Option<tokio::task::JoinHandle<()>>,
+    /// Its processes are being put into groups; and whether code ran before that was done.
+    enclosing: Option<(tokio::task::JoinHandle<()>, Arc<AtomicBool>)>,
 }
 
 impl Task {

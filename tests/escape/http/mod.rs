@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use pylair::caller::Scope;
 use serde_json::{Value, json};
 
 use crate::support::{Home, Server};
@@ -160,7 +161,7 @@ impl Scene {
         };
         let (alice, bob) = (add("alice", "run", &[]), add("bob", "run", &[]));
         let (reader, tester) = (add("reader", "read", &["--owner", "alice"]), add("tester", "tests", &[]));
-        let (expired, revoked) = (add("expired", "run", &["--expires", "0s"]), add("revoked", "run", &[]));
+        let (expired, revoked) = (home.expired_token("expired", Scope::Run), add("revoked", "run", &[]));
         assert!(home.run(&["token", "revoke", "revoked"]).status.success());
         let mcp = server.initialize_as(&alice);
         let mut scene = Self {

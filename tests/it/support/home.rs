@@ -7,9 +7,14 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
     sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
 };
 
-use pylair::config::Places;
+use pylair::{
+    caller::Scope,
+    config::Places,
+    web::token::{self, Wanted},
+};
 use rustix::process::Signal;
 
 use super::{
@@ -96,6 +101,12 @@ impl Home {
         let mut command = Command::new(&self.program);
         command.args(args).env_clear().envs(&self.env).current_dir(self.work()).stdin(Stdio::null());
         command
+    }
+
+    /// A token whose time is over, which no command makes.
+    pub fn expired_token(&self, name: &str, scope: Scope) -> String {
+        let wanted = Wanted { name, owner: name, scopes: &[scope], lasts: Some(Duration::ZERO) };
+        token::add(&self.places(), &wanted).expect("it can be written")
     }
 
     /// Runs a command to its end.
