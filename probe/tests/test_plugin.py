@@ -504,7 +504,8 @@ def test_the_state_of_git(place):
     place.listen()
     project = place.project("assertion")
     # However busy the machine is.
-    (project / "conftest.py").write_text("import sys\nsys.modules['pylair.reporting']._GIT_SECONDS = 60.0\n")
+    patient = "def pytest_sessionstart():\n    import sys\n    sys.modules['pylair.reporting']._GIT_SECONDS = 60.0\n"
+    (project / "conftest.py").write_text(patient)
     git(project, "init")
     git(project, "add", ".")
     git(project, "commit", "-m", "first")
