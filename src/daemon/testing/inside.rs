@@ -236,6 +236,7 @@ fn ending(execution: &Execution) -> Ended {
     match (execution.outcome, code) {
         (Outcome::Ok, Some(code)) if code >= 0 => Ended::Code(code),
         (Outcome::Interrupted, _) => Ended::Code(2),
+        (Outcome::Raised, _) => Ended::NotStarted,
         _ => Ended::Signal,
     }
 }

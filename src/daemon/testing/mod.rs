@@ -79,6 +79,8 @@ enum Place {
 enum Ended {
     Code(i32),
     Signal,
+    /// The cell that was to start pytest raised.
+    NotStarted,
 }
 
 /// What to run.
@@ -112,6 +114,7 @@ impl TestRun {
         match *self.ended.lock().expect("no panic while locked") {
             None => "it is running",
             Some(Ended::Signal) => "pytest was killed",
+            Some(Ended::NotStarted) => "pytest could not be started",
             Some(Ended::Code(code)) => match code {
                 0 => "all tests passed",
                 1 => "some tests failed",
