@@ -91,6 +91,19 @@ const TOOLS: &[Row] = &[
     ("delete_file", &[("path", Told), TARGET]),
     ("upload", &[("files", Told)]),
     ("download", &[("path", Told), TARGET]),
+    ("run_tests", &[("args", Argv), ("cwd", Told), ("python", Told), TARGET, ("sandbox", Told), ("wait_s", Unsaid)]),
+    ("debug_failure", &[("id", Told), ("rule", Told), ("analysis", Digest), ("status", Told)]),
+    (
+        "record_failure",
+        &[
+            ("test_name", Told),
+            ("error_message", Size),
+            ("file_path", Told),
+            ("line_number", Told),
+            ("traceback", Size),
+            ("locals", Size),
+        ],
+    ),
     ("stop", &[]),
 ];
 

@@ -579,7 +579,7 @@ async fn complete(
     let completion: Completion = target.look(&caller, Op::Complete { cursor }, body.code.into_bytes()).await?;
     Ok(match &target {
         Target::Session(session) => about(session, Json(completion)),
-        Target::App(_) => Json(completion).into_response(),
+        Target::App(_) | Target::Tests(_) => Json(completion).into_response(),
     })
 }
 

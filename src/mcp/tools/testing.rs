@@ -98,10 +98,10 @@ pub async fn run_tests(call: Call<'_>) -> Result<CallToolResult, ToolError> {
         target: args.target,
         sandbox,
     };
-    let what = format!("pytest {}", wish.args.join(" "));
     let run = call.daemon.run_tests(&call.caller, wish).await?;
     let target = Target::Tests(run.clone());
-    call.begin(&target, &what);
+    // What was asked for tells it all: there is no code.
+    call.begin(&target, None);
     wait_and_report(&call, &target, &run.job, wait, config.max_chars, OutputForm::default()).await
 }
 
