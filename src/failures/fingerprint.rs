@@ -494,7 +494,7 @@ mod tests {
         let check = |message: &str, expect: &[&str]| assert_eq!(seen(message), expect, "{message}");
         check("assert KeyError('a (b)') is None", &["KeyError: a (b)"]);
         check("<Result ValueError(f(1), 2)>.exit_code == <Result SystemExit(1)>", &["ValueError: f(<n>), <n>"]);
-        check("ValueError('cut", &["ValueError: 'cut"]);
+        check("ValueError('cut", &["ValueError: cut"]);
     }
 
     #[test]
