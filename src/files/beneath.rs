@@ -41,7 +41,7 @@ impl Beneath {
         })?;
         // A directory that was removed can still be opened as somebody's working directory, but nothing can be made in it.
         match rustix::fs::fstat(&root) {
-            Ok(stat) if stat.st_nlink > 0 => Ok(Self { root, owner: workspace.owner }),
+            Ok(stat) if stat.st_nlink > 0 => Ok(Self { root, owner: workspace.owner_of_new() }),
             _ => Err(Error::Gone(workspace.seen_as.clone())),
         }
     }

@@ -16,6 +16,7 @@ mod write;
 use std::{
     fs::File,
     io::{self, Read},
+    os::unix::fs::MetadataExt,
     path::{Component, Path, PathBuf},
 };
 
@@ -206,6 +207,13 @@ impl Workspace {
         tokio::task::spawn_blocking(move || work(&workspace, &path))
             .await
             .unwrap_or_else(|error| Err(Error::Io { what, path: failed, source: io::Error::other(error) }))
+    }
+
+    /// Whom files that are made here are given to. A directory that was bound is seen with its owner as the session's own user.
+    fn owner_of_new(&self) -> Option<u32> {
+        let owner = self.owner?;
+        let bound = || std::fs::metadata(&self.path).map(|metadata| metadata.uid()).ok();
+        if self.path == self.seen_as { bound() } else { Some(owner) }
     }
 
     /// The path below the workspace that a caller means. Absolute ones count as the session sees them, or as the daemon does.

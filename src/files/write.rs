@@ -138,7 +138,7 @@ impl Staged {
                 }
                 rustix::fs::fchmod(&file, Mode::from_raw_mode(existing.mode))?;
             }
-            None => inherited::apply_mode(&file, 0o666).and_then(|()| give(&file, self.workspace.owner))?,
+            None => inherited::apply_mode(&file, 0o666).and_then(|()| give(&file, self.workspace.owner_of_new()))?,
         }
         rustix::fs::fsync(&file)?;
         let Place { parent, name } = &self.place;

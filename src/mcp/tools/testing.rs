@@ -151,7 +151,7 @@ pub(super) async fn tell_run(
                 .collect();
         }
         None if execution.is_some() && matches!(run.exit_code(), Some(0..=2)) => {
-            ran.notes.push("nothing of this run was recorded; was the plugin switched off (-p no:pylair)?".to_owned());
+            ran.notes.push("nothing of this run was recorded; was the plugin switched off (-p no:pylair)".to_owned());
         }
         None => {}
     }
