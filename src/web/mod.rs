@@ -15,4 +15,5 @@ mod pages;
 pub mod router;
 pub mod tls;
 pub mod token;
+mod unique;
 pub mod visitors;
