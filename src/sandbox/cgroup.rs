@@ -235,11 +235,40 @@ fn base_of_two(mounts: &str, own: &str, controller: &str) -> Option<Base> {
     if !given("cgroup.controllers") {
         return None;
     }
-    if !given("cgroup.subtree_control") {
-        // Refused where others are in the group, or where it is not ours to divide.
-        fs::write(path.join("cgroup.subtree_control"), format!("+{controller}")).ok()?;
+    let divide = || fs::write(path.join("cgroup.subtree_control"), format!("+{controller}"));
+    if !given("cgroup.subtree_control") && divide().is_err() {
+        // Refused where it is not ours to divide, and while anybody is in it.
+        step_aside(&path)?;
+        divide().ok()?;
     }
     Some(Base { path, version: Version::Two, _lock: None })
+}
+
+/// Moves this process and those below it out of a group into one of its own, since a group that is divided has no processes itself. Not if
+/// others are there, who did not ask to be moved.
+fn step_aside(group: &Path) -> Option<()> {
+    const ROUNDS: usize = 8;
+    let own = group.join(format!("{PREFIX}{}-own", std::process::id()));
+    for _ in 0..ROUNDS {
+        let inside = read_pids(group);
+        if inside.is_empty() {
+            return Some(());
+        }
+        let mine = pids(&[std::process::id().cast_signed()]);
+        if inside.iter().any(|pid| !mine.contains(pid) && Path::new(&format!("/proc/{pid}")).exists()) {
+            break;
+        }
+        match fs::create_dir(&own) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return None,
+            _ => {}
+        }
+        for pid in inside {
+            // It may be gone by now.
+            let _gone = fs::write(own.join("cgroup.procs"), pid.to_string());
+        }
+    }
+    let _none = fs::remove_dir(&own);
+    None
 }
 
 /// A session's groups. They go when it does.
@@ -342,6 +371,36 @@ mod tests {
         sweep(&base);
         assert!(!locked.exists());
         fs::remove_dir_all(&base).unwrap();
+    }
+
+    /// With whatever controller version 2 has here, in a group that was given to this process alone.
+    #[test]
+    #[ignore = "divides the machine's groups: needs root and a hierarchy of version 2 with a controller"]
+    fn a_group_of_version_two_that_was_given_is_divided() {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let root = mounts.lines().find(|line| line.contains(" - cgroup2 ")).unwrap().split(' ').nth(4).unwrap();
+        let root = Path::new(root);
+        let controllers = fs::read_to_string(root.join("cgroup.controllers")).unwrap();
+        let controller = controllers.split_whitespace().next().unwrap();
+        fs::write(root.join("cgroup.subtree_control"), format!("+{controller}")).unwrap();
+        let given = root.join(format!("given-{}", std::process::id()));
+        fs::create_dir(&given).unwrap();
+        let move_to = |group: &Path| fs::write(group.join("cgroup.procs"), std::process::id().to_string()).unwrap();
+        let mut other = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        move_to(&given);
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap();
+        let base = base_of_two(&mounts, &own, controller).unwrap();
+        assert_eq!((&base.path, base.version), (&given, Version::Two));
+        // A session's processes are moved from where we are now.
+        let setting = format!("{controller}.2MB.max");
+        let made = base.make("abc-1", &[(&setting, "0".to_owned())], &|| vec![other.id().cast_signed()]).unwrap();
+        assert_eq!(read_pids(&made), [other.id().cast_signed()]);
+        other.kill().unwrap();
+        other.wait().unwrap();
+        move_to(root);
+        for group in [made, given.join(format!("{PREFIX}{}-own", std::process::id())), given] {
+            fs::remove_dir(group).unwrap();
+        }
     }
 
     #[test]

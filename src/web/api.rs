@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::{door::MAX_BODY_BYTES, router::Entrance, visitors::Visit};
+use super::{door::MAX_BODY_BYTES, router::Entrance, unique::Unique, visitors::Visit};
 use crate::{
     audit::Pending,
     caller::{Caller, DefaultSession, Scope, client_name},
@@ -199,6 +199,8 @@ fn permit(daemon: &Daemon, caller: &Caller, tool: &str, body: &[u8]) -> Result<(
     if caller.may(Scope::Admin) {
         return Ok(());
     }
+    // Which of two counts is for nobody to choose.
+    let _unique: Unique = parse(body)?;
     let arguments: serde_json::Map<_, _> = parse(body)?;
     rights::check(caller, tool, &arguments).map_err(|denied| {
         let target = arguments.get("target").and_then(|target| target.as_str());

@@ -18,4 +18,5 @@ mod problem;
 pub mod router;
 pub mod tls;
 pub mod token;
+mod unique;
 pub mod visitors;

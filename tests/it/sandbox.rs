@@ -80,15 +80,13 @@ fn a_session_whose_startup_hangs_can_be_closed_and_its_name_is_not_waited_for() 
         for rules in [json!("workspace"), json!("open")] {
             let opening = core.daemon.sessions.open(&core.caller, slow_start(core, rules, ""));
             let meanwhile = async {
-                let again = loop {
-                    let named = OpenOptions { name: Some("slow".to_owned()), ..OpenOptions::default() };
-                    match core.daemon.sessions.open(&core.caller, named).await {
-                        // It was quicker, or the first one has no worker to be seen yet.
-                        Ok(_) => panic!("the name was free"),
-                        Err(Error::NameTaken(_)) => tokio::task::yield_now().await,
-                        Err(error) => break error,
-                    }
-                };
+                let is_starting =
+                    || core.daemon.sessions.find(&core.caller, "slow").is_err_and(|error| error.kind() == "busy");
+                while !is_starting() {
+                    tokio::task::yield_now().await;
+                }
+                let named = OpenOptions { name: Some("slow".to_owned()), ..OpenOptions::default() };
+                let again = core.daemon.sessions.open(&core.caller, named).await.expect_err("the name is taken");
                 assert_eq!(again.kind(), "busy", "{again}");
                 assert!(
                     again.message().contains("is being opened") && again.hint().contains("close_session"),
