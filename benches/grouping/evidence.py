@@ -1,5 +1,5 @@
-"""Writes what a pytest run shows as records (docs/wire.md, "Test runs") into the file that `PYLAIR_RECORDS` names. A pytest plugin as small as
-the grouping needs: type, message, chain and frames with their source, and no locals."""
+"""Writes what a pytest run shows as records (docs/wire.md, "Test runs") into the file that `PYLAIR_RECORDS` names. A pytest plugin
+as small as the grouping needs: type, message, chain and frames with their source, and no locals."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Records:
 def exception(error: BaseException) -> dict[str, Any]:
     try:
         message = str(error)
-    except Exception:  # noqa: BLE001
+    except Exception:
         message = ""
     return {"type": type(error).__qualname__, "module": type(error).__module__, "message": message[:4000]}
 
@@ -106,7 +106,13 @@ def frames(trace: TracebackType | None) -> list[dict[str, Any]]:
         except ValueError:
             file, in_app = str(path), False
         name = getattr(code, "co_qualname", code.co_name)
-        frame = {"file": file, "line": trace.tb_lineno, "function": name, "module": trace.tb_frame.f_globals.get("__name__"), "in_app": in_app}
+        frame = {
+            "file": file,
+            "line": trace.tb_lineno,
+            "function": name,
+            "module": trace.tb_frame.f_globals.get("__name__"),
+            "in_app": in_app,
+        }
         if in_app:
             frame["source"] = source(path, trace.tb_lineno)
             found.append(frame)

@@ -1,7 +1,7 @@
 """How well failures are grouped by the faults that were seeded: purity and V-measure over the pooled runs.
 
-Reads what `store groups DIRECTORY` prints. An item is a failure in a run; what it should be is the fault that breaks its test, and in runs with
-two faults the one that breaks it alone.
+Reads what `store groups DIRECTORY` prints. An item is a failure in a run; what it should be is the fault that breaks its test, and in
+runs with two faults the one that breaks it alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Makes the data that grouping is judged by: real suites, in each run of which a fault is seeded.
 
-For each suite a run of the code as it is, then one run per fault, then runs with two of these faults at once. Writes `SUITE-NUMBER.jsonl` (records)
-and `SUITE.json` (which run has which faults, and in which order they ran) into a directory. What is there already is kept, so that it can be gone on with.
+For each suite a run of the code as it is, then one run per fault, then runs with two of these faults at once. Writes
+`SUITE-NUMBER.jsonl` (records) and `SUITE.json` (which run has which faults, and in which order they ran) into a directory. What is there
+already is kept, so that it can be gone on with.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from typing import Any
 import faults
 
 HERE = Path(__file__).parent
-# Where the source comes from, where the tested code is in it, and which of its tests are run: those that need nothing but the suite and do not
-# take seconds each.
+# Where the source comes from, where the tested code is in it, and which of its tests are run: those that need nothing but the suite
+# and do not take seconds each.
 SUITES = {
     "more-itertools": (
         "more_itertools==11.2.1",
@@ -31,12 +32,15 @@ SUITES = {
     "click": (
         "click==8.5.1",
         "src/click",
-        [f"tests/test_{name}.py" for name in "arguments basic chain commands context defaults formatting options parser".split()],
+        [
+            f"tests/test_{name}.py"
+            for name in ["arguments", "basic", "chain", "commands", "context", "defaults", "formatting", "options", "parser"]
+        ],
     ),
     "attrs": (
         "attrs==26.1.0",
         "src/attr",
-        [f"tests/test_{name}.py" for name in "cmp converters filters functional make setattr slots validators".split()],
+        [f"tests/test_{name}.py" for name in ["cmp", "converters", "filters", "functional", "make", "setattr", "slots", "validators"]],
     ),
 }
 # A fault that hardly shows has nothing to group, one that breaks everything needs no grouping.
@@ -148,7 +152,14 @@ def seed_suite(suite: str, sdists: Path, out: Path, count: int, pairs: int, seed
             tried[name] = len(with_faults([kept[first], kept[second]], name))
             print(name, tried[name], flush=True)
         if tried[name]:
-            done.append({"run": name, "suite": suite, "faults": names, "breaks": {names[0]: sorted(broken[first]), names[1]: sorted(broken[second])}})
+            done.append(
+                {
+                    "run": name,
+                    "suite": suite,
+                    "faults": names,
+                    "breaks": {names[0]: sorted(broken[first]), names[1]: sorted(broken[second])},
+                }
+            )
         note()
     shutil.rmtree(work)
 

@@ -264,7 +264,6 @@ fn closing(text: &str) -> usize {
             _ if escaped => escaped = false,
             ('\\', Some(_)) => escaped = true,
             (c, Some(open)) if c == open => quote = None,
-            (_, Some(_)) => {}
             ('\'' | '"', None) => quote = Some(c),
             ('(', None) => depth += 1,
             (')', None) if depth == 0 => return at,
