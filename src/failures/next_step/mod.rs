@@ -339,6 +339,8 @@ fn nothing(scene: &Scene) -> Option<NextStep> {
         )
     };
     let code = match code.rsplit_once('.') {
+        // What a method gave, most likely `get`: the thing itself tells more than its attributes.
+        Some((owner, called)) if code == nothing.expression && called.ends_with(')') => owner.to_owned(),
         Some((owner, _)) if code == nothing.expression => format!("vars({owner})"),
         _ => code,
     };
