@@ -563,12 +563,15 @@ fn a_database_that_is_away_is_said_to_be_and_comes_back() {
         assert!(matches!(wrong, Error::Invalid { .. }), "{wrong:?}");
 
         let Ok(cluster) = &*support::POSTGRES else { return };
-        let failures = open(Database::Postgres(cluster.database().await));
+        let address = cluster.database().await;
+        let failures = open(Database::Postgres(address.clone()));
         failures.ingest(vec![begin("r1", 0)]).await.unwrap();
-        let pool = sqlx::PgPool::connect(&cluster.address("postgres")).await.unwrap();
-        // Every connection of everybody's but our own is lost, as when the server was restarted.
-        let cut = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname LIKE 'db_%' AND application_name = 'pylair'";
-        let _count: i64 = sqlx::query_scalar(cut).fetch_one(&pool).await.unwrap();
+        let pool = sqlx::PgPool::connect(&address).await.unwrap();
+        // Every connection to this database but our own is lost, as when the server was restarted. Others' are other tests'.
+        let cut = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+                   WHERE datname = current_database() AND pid <> pg_backend_pid()";
+        let count: i64 = sqlx::query_scalar(cut).fetch_one(&pool).await.unwrap();
+        assert!(count > 0, "somebody was connected");
         failures.ingest(vec![failed("r1", TEST, 1, "total", "bad")]).await.unwrap();
         assert_eq!(failures.counts().await.unwrap().total, 1);
         failures.close().await;
