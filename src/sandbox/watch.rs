@@ -470,6 +470,7 @@ mod tests {
             fs::set_permissions(base.join("a/hidden"), fs::Permissions::from_mode(mode)).unwrap();
             assert!(size_of(&base.join("a"), u64::MAX) >= 3 << 20, "{mode:o}");
         }
+        fs::set_permissions(base.join("a/hidden"), fs::Permissions::from_mode(0o700)).unwrap();
         fs::remove_dir_all(base.join("a/hidden")).unwrap();
         // Deeper than a path can be.
         let mut at = fs::File::open(base.join("a")).unwrap();
