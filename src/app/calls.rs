@@ -256,9 +256,17 @@ impl App {
     /// What is to be said about it, if anything.
     async fn interrupt_one(&self, running: &Running) -> Option<String> {
         let asked = async {
-            let mut answers =
-                running.link.request(Op::Interrupt { call: running.request }, Whose::default(), &[]).await?;
-            answers.next().await.ok()
+            loop {
+                let mut answers =
+                    running.link.request(Op::Interrupt { call: running.request }, Whose::default(), &[]).await?;
+                let answer = answers.next().await.ok()?;
+                let is_coming = answer.0.kind.as_deref() == Some("no_such_call") && running.job.execution().is_none();
+                if !is_coming {
+                    return Some(answer);
+                }
+                // The call was sent before, but a thread of the app's has yet to begin it.
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
         };
         match tokio::time::timeout(INTERRUPT_TIMEOUT, asked).await {
             Err(_) => return Some("the app does not answer, so it could not be interrupted".to_owned()),

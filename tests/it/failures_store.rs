@@ -356,14 +356,22 @@ fn a_writer_among_many() {
         if address.starts_with("postgres") { Database::Postgres(address) } else { Database::Sqlite(address.into()) };
     let failures = open(database);
     runtime().block_on(async {
-        failures.ingest(vec![begin(&name, 0)]).await.expect("the store takes it");
+        while let Err(error) = failures.ingest(vec![begin(&name, 0)]).await {
+            assert!(error.is_temporary(), "{}", error.message());
+        }
         for n in 0.. {
             // Some tests are everybody's.
             let reports = vec![
                 failed(&name, &format!("tests/test_shop.py::test_{name}_{n}"), n, "total", "bad"),
                 failed(&name, &format!("tests/test_shop.py::test_{n}"), n, "total", "bad"),
             ];
-            let taken = failures.ingest(reports).await.expect("the store takes it");
+            let taken = loop {
+                match failures.ingest(reports.clone()).await {
+                    Ok(taken) => break taken,
+                    // On a crowded machine the others may hold the file for longer than anybody waits.
+                    Err(error) => assert!(error.is_temporary(), "{}", error.message()),
+                }
+            };
             for occurrence in taken.failures.keys() {
                 println!("\nkept {occurrence}");
             }
