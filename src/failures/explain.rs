@@ -1,10 +1,7 @@
 //! One failure, a group or all of them, explained: the store's answers with what `hypotheses`, `next_step`, `analysis`, `rules` and `prompt`
 //! make of them. The doors call this, so that all of them tell the same.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
@@ -13,6 +10,7 @@ use serde::Serialize;
 use super::{
     Error, Failures,
     analysis::{self, GroupBy, Question, Report, Row, Unknown},
+    git,
     hypotheses::{self, Around, Between, Hypothesis, Tries},
     next_step::{self, NextStep},
     prompt::{self, Prompt, Style, Told, ToldGroup},
@@ -29,7 +27,6 @@ const MAX_MEMBERS: usize = 20;
 /// Groups and failures that an error names.
 const MAX_NAMED: usize = 10;
 const MAX_SOURCE_BYTES: u64 = 1 << 20;
-const GIT_LIMIT: Duration = Duration::from_secs(2);
 const MAX_CHANGED: usize = 200;
 /// Files of a failure's frames whose changes are read, and lines of all of them.
 const MAX_DIFFED: usize = 20;
@@ -486,7 +483,7 @@ async fn between(onset: &Onset, root: Option<&Path>, evidence: &Evidence) -> Opt
 }
 
 async fn changed_files(root: &Path, good: &str, bad: &str) -> Option<Vec<String>> {
-    let said = git_diff(root, &["--name-only", "-z"], &[good, bad], &[]).await?;
+    let said = git::diff(root, &["--name-only", "-z"], &[good, bad], &[]).await?;
     let names = said.split('\0').filter(|name| !name.is_empty());
     Some(names.take(MAX_CHANGED).map(ToOwned::to_owned).collect())
 }
@@ -501,7 +498,7 @@ async fn changed_lines(root: &Path, commits: &[&str], files: &[String], evidence
     }
     let own: Vec<&str> = own.into_iter().take(MAX_DIFFED).collect();
     let options = ["--unified=0", "--no-color", "--no-renames", "--src-prefix=a/", "--dst-prefix=b/"];
-    let said = git_diff(root, &options, commits, &own).await.unwrap_or_default();
+    let said = git::diff(root, &options, commits, &own).await.unwrap_or_default();
     added_lines(&said)
 }
 
@@ -525,36 +522,6 @@ fn added_lines(diff: &str) -> Vec<(String, u32)> {
         }
     }
     lines
-}
-
-/// What `git diff` says below a directory, with nothing of the repository's own run.
-async fn git_diff(root: &Path, options: &[&str], commits: &[&str], files: &[&str]) -> Option<String> {
-    let is_commit = |text: &&str| (7..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if !commits.iter().all(is_commit) {
-        return None;
-    }
-    let mut command = tokio::process::Command::new("git");
-    command
-        .arg("-C")
-        .arg(root)
-        .args([
-            "--no-optional-locks",
-            "--literal-pathspecs",
-            "-c",
-            "core.fsmonitor=false",
-            "-c",
-            "core.quotePath=false",
-        ])
-        .args(["diff", "--no-ext-diff", "--no-textconv", "--relative"])
-        .args(options)
-        .args(commits)
-        .arg("--")
-        .args(files)
-        .stdin(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
-        .kill_on_drop(true);
-    let output = tokio::time::timeout(GIT_LIMIT, command.output()).await.ok()?.ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// A source file of the project as it is now, by the name that frames have.

@@ -291,10 +291,10 @@ fn hide_value(name: &str, value: &mut String) {
         *value = hidden.unwrap_or_else(|| mask::MARK.to_owned());
         return;
     }
-    // A literal that was cut has no end, and would be read as none.
-    let literal = value.trim_start_matches(['b', 'r', 'f', 'u', 'B', 'R']);
-    let quote = literal.chars().next().filter(|first| "'\"".contains(*first));
-    if quote.is_some_and(|quote| !literal.ends_with(quote)) && mask::value(name, value) == mask::MARK {
+    // What is no literal that can be read: one that was cut, or a text as it is, which is how others than our plugin send it.
+    let says_nothing =
+        ["", "None", "True", "False"].contains(&value.as_str()) || value.starts_with(['<', '[', '{', '(']);
+    if !says_nothing && mask::value(name, value) == mask::MARK {
         mask::MARK.clone_into(value);
     }
 }
@@ -378,7 +378,8 @@ mod tests {
         let failure = format!(
             r#"{{"exception":{{"type":"E","message":"m","notes":["password: {secret}"]}},"frames":[{{"file":"a","line":1,
             "function":"f","source":{{"first":1,"lines":["db_password = '{secret}'"]}},"locals":[
-            {{"name":"password","type":"str","value":"'{secret}{}'"}},{{"name":"token","type":"NoneType","value":"None"}}]}}]}}"#,
+            {{"name":"password","type":"str","value":"'{secret}{}'"}},{{"name":"token","type":"NoneType","value":"None"}},
+            {{"name":"db_password","type":"str","value":"{secret}"}}]}}]}}"#,
             "x".repeat(5000)
         );
         let Record::Test(mut tested) = test(&failure.replace('\n', " ")) else { unreachable!() };

@@ -5,7 +5,7 @@
 //! - `pattern`, `fingerprint`, `grouping` tell what is the same; `status` what became of it
 //! - `ingest` makes it ready, `writer` has it written, many reports in one transaction; `store` keeps it in SQLite or PostgreSQL and answers with
 //!   what is in `view`
-//! - `hypotheses` and `next_step` explain one failure, `analysis` many, `explain` puts that together with what is kept; `rules` is how far an investigation is, `prompt` tells all of it to a model,
+//! - `hypotheses` and `next_step` explain one failure, `analysis` many, `explain` puts that together with what is kept and what `git` says; `rules` is how far an investigation is, `prompt` tells all of it to a model,
 //!   `guide` tells how it is used; `import` reads what other reporters wrote; `watching` tells what changes
 //!
 //! [`Failures`] is what the doors call.
@@ -14,6 +14,7 @@ pub mod analysis;
 mod error;
 pub mod explain;
 pub mod fingerprint;
+mod git;
 pub mod grouping;
 pub mod guide;
 pub mod hypotheses;

@@ -594,6 +594,8 @@ fn a_writer_on_a_small_disk() {
     runtime().block_on(async {
         let failures = open(Database::Sqlite(Path::new(&place).join("failures.db")));
         failures.ingest(vec![begin("r1", 0)]).await.unwrap();
+        let ballast = Path::new(&place).join("ballast");
+        std::fs::write(&ballast, vec![0; 1 << 20]).unwrap();
         let mut kept = 0;
         let refused = loop {
             let message = format!("bad {}", "x".repeat(50_000));
@@ -607,6 +609,9 @@ fn a_writer_on_a_small_disk() {
         assert_eq!(failures.counts().await.unwrap().total, kept);
         assert_eq!(failures.list(&Filter::default(), 10, None).await.unwrap().total, kept);
         assert_eq!(failures.scan(&Filter::default()).await.unwrap().len() as u64, kept, "analysis goes on");
+        std::fs::remove_file(ballast).unwrap();
+        failures.ingest(vec![failed("r1", "test_later", 1, "total", "bad")]).await.expect("there is room again");
+        assert_eq!(failures.counts().await.unwrap().total, kept + 1);
         println!("\nfull after {kept}");
         let _flushed = std::io::stdout().flush();
     });

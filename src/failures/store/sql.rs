@@ -130,8 +130,7 @@ pub(crate) use values;
 impl Db {
     pub(crate) async fn begin(&self) -> sqlx::Result<Tx> {
         match self {
-            // Taking the lock later would mean failing when somebody else took it meanwhile.
-            Self::Lite { writer, .. } => Ok(Tx::Lite(writer.begin_with("BEGIN IMMEDIATE").await?)),
+            Self::Lite { writer, .. } => Ok(Tx::Lite(crate::sqlite::begin(writer).await?)),
             Self::Pg(pool) => Ok(Tx::Pg(pool.begin().await?)),
         }
     }

@@ -202,6 +202,7 @@ fn write_evidence(text: &mut String, evidence: &Evidence) {
 pub struct DebugArgs {
     id: String,
     /// Number 1 to 9, or name
+    #[serde(default)]
     #[schemars(schema_with = "rule_schema")]
     rule: Option<serde_json::Value>,
     /// What was found out

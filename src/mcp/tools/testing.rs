@@ -41,6 +41,7 @@ pub struct RunArgs {
     python: Option<String>,
     /// A session to run them in, with its files, packages and sandbox
     target: Option<String>,
+    #[serde(default)]
     #[schemars(schema_with = "any_sandbox")]
     sandbox: Option<serde_json::Value>,
     wait_s: Option<f64>,
