@@ -21,6 +21,7 @@
 //! - [`inherited`]: what the daemon was started with and gives back
 //! - [`plain`]: words of others in lines of ours
 //! - [`regular`]: reading files that others made
+//! - [`sqlite`]: the one writer of a database file
 //! - [`descriptor`]: descriptors the runtime waits on
 //! - [`sandbox`]: what a session may do, and whether that holds
 //! - [`keeper`]: the process above each session, and confinement
@@ -54,6 +55,7 @@ pub mod regular;
 pub mod rights;
 pub mod sandbox;
 pub mod session;
+pub mod sqlite;
 pub mod stacks;
 pub mod target;
 pub mod web;

@@ -102,7 +102,7 @@ impl Store {
     /// Writes the events in one transaction.
     pub(super) async fn insert(&self, events: &[Arc<Event>]) -> Result<(), Error> {
         let written = async {
-            let mut transaction = self.writer.begin_with("BEGIN IMMEDIATE").await?;
+            let mut transaction = crate::sqlite::begin(&self.writer).await?;
             let (many, rest) = events.as_chunks::<ROWS_PER_INSERT>();
             for chunk in many {
                 sqlx::query_with(INSERT_MANY.clone(), arguments(chunk)?).execute(&mut *transaction).await?;

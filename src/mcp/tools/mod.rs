@@ -663,6 +663,16 @@ mod tests {
     }
 
     #[test]
+    fn what_may_be_left_out_is_not_required() {
+        let required = |name: &str| {
+            let tool = TABLE.iter().find(|tool| tool.name == name).unwrap();
+            tool.input_schema().get("required").cloned().unwrap_or_default()
+        };
+        assert_eq!(required("open_session"), serde_json::Value::Null);
+        assert_eq!(required("execute"), serde_json::json!(["code"]));
+    }
+
+    #[test]
     fn toolsets_are_chosen_by_name() {
         let select = |tools, door| Selection::parse(tools, false, door).unwrap();
         let names = |tools| listed(&select(Some(tools), Door::Bridge)).len();
