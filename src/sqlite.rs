@@ -17,3 +17,20 @@ pub async fn begin(writer: &SqlitePool) -> sqlx::Result<Transaction<'static, Sql
         begun => begun,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_transaction_that_sqlite_took_back_is_not_the_last() {
+        let writer =
+            sqlx::sqlite::SqlitePoolOptions::new().max_connections(1).connect("sqlite::memory:").await.unwrap();
+        let mut taken_back = begin(&writer).await.unwrap();
+        sqlx::query("ROLLBACK").execute(&mut *taken_back).await.unwrap();
+        assert!(taken_back.commit().await.is_err());
+        for _ in 0..2 {
+            begin(&writer).await.unwrap().commit().await.unwrap();
+        }
+    }
+}

@@ -409,6 +409,7 @@ pub struct OpenArgs {
     startup: Option<String>,
     /// Modules to have imported already, which makes opening fast
     preload: Option<Vec<String>>,
+    #[serde(default)]
     #[schemars(schema_with = "sandbox_schema")]
     sandbox: Option<serde_json::Value>,
     description: Option<String>,
