@@ -84,7 +84,7 @@ fn it_serves_where_its_own_session_has_no_leader() {
     assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
     child.kill().expect("it is ours");
     child.wait().expect("it is ours");
-    assert_eq!(lines.find(|line| line.is_empty()), None, "it leaves when it is told to");
+    assert_eq!(lines.find(String::is_empty), None, "it leaves when it is told to");
 }
 
 #[test]
