@@ -7,6 +7,7 @@ pub use super::nursery::WORKSPACE;
 use super::nursery::{INNER_ID, KeeperRequest, PROXY_PORT};
 use super::private_root;
 use super::seccomp::seccomp_program;
+use crate::hash;
 use crate::python::Interpreter;
 use crate::sandbox::Terms;
 use base64::Engine;
@@ -58,12 +59,8 @@ impl OwnIds {
     /// The first part that nobody has, beginning with the one that the directory means: after a restart it is the same. Where locks
     /// cannot be kept, the directory alone decides.
     fn claim(locks: &Path, data: &Path) -> Self {
-        let hash = data
-            .as_os_str()
-            .as_bytes()
-            .iter()
-            .fold(5381_u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(u32::from(*byte)));
-        let claimed = (0..PARTS).map(|next| hash.wrapping_add(next) % PARTS).find_map(|part| {
+        let hash = u32::from(hash::sha256(data.as_os_str().as_bytes())[0]);
+        let claimed = (0..PARTS).map(|next| (hash + next) % PARTS).find_map(|part| {
             let file = File::options().create(true).append(true).mode(0o600).open(locks.join(part.to_string())).ok()?;
             flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
             Some((part, file))

@@ -104,39 +104,36 @@ impl Call<'_> {
         }
     }
 
+    /// In the audit record, if calls of this tool are recorded.
+    fn write_down(&self, tell: impl FnOnce(&mut Pending)) {
+        if let Some(record) = self.record.lock().expect("no panic while locked").as_mut() {
+            tell(record);
+        }
+    }
+
     /// What was found out about what is asked for.
     pub fn detail(&self, name: &str, value: serde_json::Value) {
-        if let Some(record) = self.record.lock().expect("no panic while locked").as_mut() {
-            record.detail(name, value);
-        }
+        self.write_down(|record| record.detail(name, value));
     }
 
     /// Where it is done, which the caller may have left to us.
     pub fn reached(&self, target: &str) {
-        if let Some(record) = self.record.lock().expect("no panic while locked").as_mut() {
-            record.target(Some(target));
-        }
+        self.write_down(|record| record.target(Some(target)));
     }
 
     /// Something is about to run in a target: this code, or what was asked for.
     pub fn begin(&self, target: &Target, code: Option<&str>) {
-        if let Some(record) = self.record.lock().expect("no panic while locked").as_mut() {
-            record.begin(&target.name(), code);
-        }
+        self.write_down(|record| record.begin(&target.name(), code));
     }
 
     /// How it ended, as far as is known when the call is answered.
     pub fn came_of(&self, outcome: Outcome) {
-        if let Some(record) = self.record.lock().expect("no panic while locked").as_mut() {
-            record.came_of(outcome.as_str());
-        }
+        self.write_down(|record| record.came_of(outcome.as_str()));
     }
 
     /// Code is about to run in a session that is being opened.
     pub fn begin_opening(&self, name: &str, startup: &str) {
-        if let Some(record) = self.record.lock().expect("no panic while locked").as_mut() {
-            record.begin(name, Some(startup));
-        }
+        self.write_down(|record| record.begin(name, Some(startup)));
     }
 
     /// Whether the client can be given a task instead of a result.

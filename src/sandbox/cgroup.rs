@@ -53,10 +53,7 @@ impl Groups {
             // It may take a while, and nobody waits for it.
             std::thread::spawn(move || sweep(&above));
             let path = base.path.join(&name);
-            match fs::create_dir(&path) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return None,
-                _ => {}
-            }
+            create(&path)?;
             if base.version == Version::Two {
                 fs::write(path.join("cgroup.subtree_control"), format!("+{controller}")).ok()?;
             }
@@ -175,10 +172,7 @@ impl Base {
 
     fn make_at(path: PathBuf, settings: &[(&str, String)], processes: &impl Fn() -> Vec<i32>) -> Option<PathBuf> {
         const ROUNDS: usize = 8;
-        match fs::create_dir(&path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return None,
-            _ => {}
-        }
+        create(&path)?;
         let (first, rest) = settings.split_first()?;
         fs::write(path.join(first.0), &first.1).ok()?;
         for (file, value) in rest {
@@ -198,6 +192,14 @@ impl Base {
             }
         }
         None
+    }
+}
+
+/// Makes a group, unless it is there.
+fn create(group: &Path) -> Option<()> {
+    match fs::create_dir(group) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => None,
+        _ => Some(()),
     }
 }
 
@@ -258,10 +260,7 @@ fn step_aside(group: &Path) -> Option<()> {
         if inside.iter().any(|pid| !mine.contains(pid) && Path::new(&format!("/proc/{pid}")).exists()) {
             break;
         }
-        match fs::create_dir(&own) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return None,
-            _ => {}
-        }
+        create(&own)?;
         for pid in inside {
             // It may be gone by now.
             let _gone = fs::write(own.join("cgroup.procs"), pid.to_string());
