@@ -125,7 +125,9 @@ impl Daemon {
             }
         });
         let workspaces = Workspaces::new(places.workspaces());
-        let trial = Trial { canary: places.canary(), socket: places.socket(), pid: std::process::id() };
+        let pid = std::process::id();
+        let started = crate::sandbox::watch::started(pid.cast_signed());
+        let trial = Trial { canary: places.canary(), socket: places.socket(), pid, started };
         std::fs::write(&trial.canary, "A confined session cannot read this.\n")
             .map_err(|source| Error::Store { path: places.data.clone(), source })?;
         let probes =

@@ -74,7 +74,7 @@ impl OwnIds {
 /// Blocks.
 pub fn claim_outer_ids(data: &Path) {
     const LOCKS: &str = "/run/pylair-ids";
-    if !is_root() {
+    if !gives_ids() {
         return;
     }
     OWN.get_or_init(|| {
@@ -106,7 +106,7 @@ pub fn skip_outer_id(id: u32) {
 /// there are very many.
 pub fn new_outer_id() -> Option<u32> {
     let number = GIVEN.fetch_add(1, Ordering::Relaxed);
-    is_root().then_some(own_start() + number % PART)
+    gives_ids().then_some(own_start() + number % PART)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,6 +125,8 @@ pub struct Trial {
     /// The daemon's.
     pub socket: PathBuf,
     pub pid: u32,
+    /// When it started, in ticks since the machine did: inside, the same pid may be somebody else's.
+    pub started: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -205,7 +207,7 @@ impl Confinement {
 
     /// The `confine` object of a fork request. `has_ruleset` says whether one came with the keeper's `ready` and is passed on.
     pub fn confine_message(&self, has_ruleset: bool) -> Value {
-        let id = is_root().then_some(INNER_ID);
+        let id = gives_ids().then_some(INNER_ID);
         json!({
             "rlimits": self.limits,
             "uid": id,
@@ -275,9 +277,23 @@ pub fn directories(interpreter: &Interpreter) -> Vec<PathBuf> {
     paths
 }
 
-/// The nursery is this process's child, so it is root's if this is.
-pub fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
+/// Whether sessions can be somebody else outside: under root, where the ids for it exist. In a container without root of its own they
+/// mostly do not, and a session is the daemon's user there, as it is for everybody else. The nursery is this process's child, so it
+/// finds the same.
+pub fn gives_ids() -> bool {
+    let known = |map: &str| std::fs::read_to_string(map).is_ok_and(|map| knows_outer_ids(&map));
+    rustix::process::geteuid().is_root() && known("/proc/self/uid_map") && known("/proc/self/gid_map")
+}
+
+/// Reads a map of ids: a line says the first id here, the first outside, and how many.
+fn knows_outer_ids(map: &str) -> bool {
+    map.lines().any(|line| {
+        let mut numbers = line.split_whitespace().map_while(|number| number.parse::<u64>().ok());
+        let (Some(first), Some(_), Some(count)) = (numbers.next(), numbers.next(), numbers.next()) else {
+            return false;
+        };
+        first <= OUTER_IDS.start.into() && first + count >= OUTER_IDS.end.into()
+    })
 }
 
 #[cfg(test)]
@@ -316,15 +332,23 @@ mod tests {
     }
 
     #[test]
+    fn ids_are_given_where_they_exist() {
+        assert!(knows_outer_ids("         0          0 4294967295\n"));
+        assert!(!knows_outer_ids("         0       1000          1\n         1     100000      65536\n"));
+        assert!(!knows_outer_ids(""));
+    }
+
+    #[test]
     fn a_confinement_is_said_as_the_wire_wants_it() {
         assert!(Confinement::new(&terms(json!("open")), &interpreter(), place(), Trial::default()).is_none());
-        let trial = Trial { canary: "/data/canary".into(), socket: "/run/daemon.sock".into(), pid: 7 };
+        let trial =
+            Trial { canary: "/data/canary".into(), socket: "/run/daemon.sock".into(), pid: 7, started: Some(9) };
         let sealed = Confinement::new(&terms(json!("sealed")), &interpreter(), place(), trial).unwrap();
         let mut request = serde_json::to_value(Request::Keeper(sealed.keeper_request())).unwrap();
         let mut fields = request.as_object_mut().unwrap().clone();
         assert!(fields.remove("id").unwrap().is_u64());
         let uid = fields.remove("uid").unwrap();
-        assert_eq!(uid.as_u64().is_some_and(|uid| uid >= 0x7000_0000), is_root());
+        assert_eq!(uid.as_u64().is_some_and(|uid| uid >= 0x7000_0000), gives_ids());
         let expected = json!({"op": "keeper", "readable": [], "writable": [], "workspace": "/data/workspaces/abc", "tmp_mb": 64,
             "network": false, "proxy": false, "read_only": [
             "/home/me/.venv", "/home/me/.venv/bin/python", "/home/me/.venv/lib/python3.12/site-packages",
@@ -332,11 +356,14 @@ mod tests {
         assert_eq!(Value::from(fields), expected);
 
         let message = sealed.confine_message(true);
-        assert_eq!(message["uid"], if is_root() { json!(1000) } else { Value::Null });
+        assert_eq!(message["uid"], if gives_ids() { json!(1000) } else { Value::Null });
         assert_eq!(message["landlock"], true);
         assert_eq!(message["cwd"], "/workspace");
         assert_eq!(message["rlimits"]["RLIMIT_NPROC"], 128);
-        assert_eq!(message["trial"], json!({"canary": "/data/canary", "socket": "/run/daemon.sock", "pid": 7}));
+        assert_eq!(
+            message["trial"],
+            json!({"canary": "/data/canary", "socket": "/run/daemon.sock", "pid": 7, "started": 9})
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! capabilities that entering a namespace takes, and templates have to be spawned from there to have them too. No request can end
 //! it, and its own end is nobody else's: keepers live until their own sockets are closed.
 
+use super::confine::gives_ids;
 use super::datagram::{recv_datagram, send_datagram, try_send_datagram};
 use super::keep::{self, Role};
 use super::private_root::{self, Granted, Sources};
@@ -155,7 +156,7 @@ pub fn main() -> ! {
 
 /// `inside` is how this program is run again once the user namespace is there.
 fn start(inside: &[&CStr]) -> ! {
-    if rustix::process::geteuid().is_root() {
+    if gives_ids() {
         serve()
     }
     let error = match move_into_user_namespace() {
@@ -311,7 +312,8 @@ fn own_ids() -> (u32, u32) {
     (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
-/// Lets the user namespace of a process know one user and one group: `outer` as [`INNER_ID`], or ours as themselves.
+/// Lets the user namespace of a process know one user and one group: `outer` as [`INNER_ID`], or ours as themselves, unless that is
+/// root, who would have every right inside.
 fn write_maps(process: &str, outer: Option<u32>, (uid, gid): (u32, u32)) -> io::Result<()> {
     let write = |file: &str, text: String| std::fs::write(format!("/proc/{process}/{file}"), text);
     if let Some(outer) = outer {
@@ -320,8 +322,9 @@ fn write_maps(process: &str, outer: Option<u32>, (uid, gid): (u32, u32)) -> io::
     } else {
         // Somebody who is not root may only map groups where they cannot be given up any more.
         write("setgroups", "deny".to_owned())?;
-        write("uid_map", format!("{uid} {uid} 1"))?;
-        write("gid_map", format!("{gid} {gid} 1"))
+        let inside = |id: u32| if id == 0 { INNER_ID } else { id };
+        write("uid_map", format!("{} {uid} 1", inside(uid)))?;
+        write("gid_map", format!("{} {gid} 1", inside(gid)))
     }
 }
 

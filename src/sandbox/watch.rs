@@ -105,6 +105,11 @@ impl Processes {
     }
 }
 
+/// When a process started, in ticks since the machine did.
+pub fn started(pid: i32) -> Option<u64> {
+    read_process(pid).map(|process| process.started)
+}
+
 fn read_process(pid: i32) -> Option<Process> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name before the last parenthesis is whatever the process wants it to be.

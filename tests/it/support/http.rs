@@ -35,23 +35,12 @@ impl Server {
 
     /// A POST to `/mcp` with everything in order, to be spoiled by the test.
     pub fn post(&self, message: &Value) -> Request {
-        self.request("POST", "/mcp", message.to_string())
-            .header("Accept", "application/json, text/event-stream")
-            .header("Content-Type", "application/json")
+        Request::post(self.port, message).with_token(&self.token)
     }
 
     /// Any request of somebody who has the token.
     pub fn request(&self, method: &'static str, path: &str, body: impl Into<Vec<u8>>) -> Request {
-        Request {
-            port: self.port,
-            method,
-            path: path.to_owned(),
-            headers: vec![
-                ("Host".to_owned(), format!("127.0.0.1:{}", self.port)),
-                ("Authorization".to_owned(), format!("Bearer {}", self.token)),
-            ],
-            body: body.into(),
-        }
+        Request::new(self.port, method, path, body).with_token(&self.token)
     }
 
     /// The handshake of a legacy client; returns its session id.
@@ -101,6 +90,19 @@ pub struct Response {
 }
 
 impl Request {
+    /// To whoever serves there, from nobody in particular.
+    pub fn new(port: u16, method: &'static str, path: &str, body: impl Into<Vec<u8>>) -> Self {
+        let headers = vec![("Host".to_owned(), format!("127.0.0.1:{port}"))];
+        Self { port, method, path: path.to_owned(), headers, body: body.into() }
+    }
+
+    /// A message to `/mcp`.
+    pub fn post(port: u16, message: &Value) -> Self {
+        Self::new(port, "POST", "/mcp", message.to_string())
+            .header("Accept", "application/json, text/event-stream")
+            .header("Content-Type", "application/json")
+    }
+
     /// Sets a header, in place of an earlier one.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
