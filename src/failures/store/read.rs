@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use futures::TryStreamExt;
 use jiff::Timestamp;
+use tokio::task::JoinHandle;
 
 use super::{
     Store, by_word, count, small,
@@ -36,6 +37,9 @@ const SUMMARY: &str = "SELECT f.name, f.status, f.verified, g.name, p.name, t.no
 const RUN: &str = "SELECT r.run, p.name, p.root, p.remote, r.source, r.began, r.ended, r.exit_code, r.seconds, r.not_run, r.note, r.host, \
     r.who, r.python, r.pytest, r.platform, r.ci, r.workers, r.code, r.code_how, r.commit_id, r.branch, r.dirty, r.changed, r.passed, \
     r.failed, r.error, r.skipped, r.xfailed, r.xpassed, r.rerun, r.id, r.detail FROM runs r JOIN projects p ON p.id = r.project_id";
+
+/// Rows that analysis reads at once.
+const LIGHT_ROWS: usize = 2000;
 
 /// A failure as it is counted, in the order of `scan_light`.
 #[derive(Debug, serde::Deserialize)]
@@ -146,18 +150,37 @@ impl Store {
         rows.try_collect().await.map_err(self.reading())
     }
 
-    /// All failures as analysis needs them. Each row comes as one text: taking twenty values of each apart takes longer than the query.
+    /// All failures as analysis needs them. Many rows come as one text: a row of its own is handed from thread to thread, and taking its
+    /// values apart takes longer than the query.
     pub(crate) async fn scan_light(&self) -> Result<Vec<Light>, Error> {
+        let (list, array) = self.db.json_functions();
         let sql = format!(
-            "SELECT CAST({}(f.name, t.nodeid, f.status, g.name, f.kind, f.message, f.pattern, f.phase, f.file, f.line, f.function, t.file, \
-             t.line, f.first_seen, f.last_seen, f.occurrences) AS TEXT) \
-             FROM failures f JOIN tests t ON t.id = f.test_id JOIN groups g ON g.id = f.group_id",
-            self.db.json_array()
+            "SELECT MAX(id), CAST({list}({array}(name, nodeid, status, grouped, kind, message, pattern, phase, file, line, function, test_file, \
+             test_line, first_seen, last_seen, occurrences)) AS TEXT) FROM \
+             (SELECT f.id, f.name, t.nodeid, f.status, g.name AS grouped, f.kind, f.message, f.pattern, f.phase, f.file, f.line, f.function, \
+             t.file AS test_file, t.line AS test_line, f.first_seen, f.last_seen, f.occurrences \
+             FROM failures f JOIN tests t ON t.id = f.test_id JOIN groups g ON g.id = f.group_id \
+             WHERE f.id > $1 ORDER BY f.id LIMIT {LIGHT_ROWS}) page"
         );
-        let rows = self.db.stream(sql, Vec::new()).and_then(|mut row| async move {
-            serde_json::from_str(&row.text()).map_err(|why| sqlx::Error::Decode(why.into()))
-        });
-        rows.try_collect().await.map_err(self.reading())
+        let mut all: Vec<Light> = Vec::new();
+        let mut after = Some(0);
+        // A page is taken apart while the next is read.
+        let mut parsing: Option<JoinHandle<serde_json::Result<Vec<Light>>>> = None;
+        while let Some(last) = after {
+            let row = self.db.fetch_one(sql.as_str(), values![last]).await.map_err(self.reading())?;
+            if let Some(parsing) = parsing.take() {
+                let some = parsing.await.map_err(|_| Error::Closed)?.map_err(|why| sqlx::Error::Decode(why.into()));
+                all.extend(some.map_err(self.reading())?);
+            }
+            // Of no rows there is no last one.
+            after = row.and_then(|mut row| {
+                let last = row.maybe_int()?;
+                let text = row.text();
+                parsing = Some(tokio::task::spawn_blocking(move || serde_json::from_str(&text)));
+                Some(last)
+            });
+        }
+        Ok(all)
     }
 
     /// Of failures for which the first and the last time are not everything. What was before the runs that are kept is counted to the first day.

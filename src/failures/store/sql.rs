@@ -156,11 +156,11 @@ impl Db {
         }
     }
 
-    /// The function that makes JSON of a row.
-    pub(crate) fn json_array(&self) -> &'static str {
+    /// The functions that make JSON of many rows, and of one.
+    pub(crate) fn json_functions(&self) -> (&'static str, &'static str) {
         match self {
-            Self::Lite { .. } => "json_array",
-            Self::Pg(_) => "json_build_array",
+            Self::Lite { .. } => ("json_group_array", "json_array"),
+            Self::Pg(_) => ("json_agg", "json_build_array"),
         }
     }
 
