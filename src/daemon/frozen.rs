@@ -2,9 +2,9 @@
 //! their own; here they are found by their failure, and let go when there are too many, too large or too old.
 
 use std::{
-    collections::VecDeque,
+    collections::HashSet,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, SystemTime},
@@ -35,8 +35,6 @@ use crate::{
 const LOOK_EVERY: Duration = Duration::from_secs(20);
 /// A copy is reported a moment before it can be visited.
 const REGISTERS_WITHIN: Duration = Duration::from_secs(2);
-/// Reasons that are remembered.
-const REMEMBERED: usize = 1000;
 const MAX_WORD_CHARS: usize = 200;
 const MAX_LOCALS_CHARS: usize = 800;
 
@@ -45,8 +43,6 @@ const MAX_LOCALS_CHARS: usize = 800;
 pub struct Frozen {
     pub(super) apps: Arc<Apps>,
     limits: FrozenLimits,
-    /// Why copies were ended, by occurrence, the newest last.
-    let_go: Mutex<VecDeque<(String, String)>>,
     count: AtomicUsize,
     look: Notify,
 }
@@ -95,6 +91,9 @@ pub struct Copy {
     pub target: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why_not: Option<String>,
+    /// That it is not of when the failure was last seen, and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub older: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub frames: Vec<FrameAt>,
 }
@@ -110,8 +109,7 @@ pub struct Found {
 
 impl Frozen {
     pub(super) fn new(apps: Arc<Apps>, limits: FrozenLimits) -> Arc<Self> {
-        let (let_go, count, look) = (Mutex::default(), AtomicUsize::new(0), Notify::new());
-        Arc::new(Self { apps, limits, let_go, count, look })
+        Arc::new(Self { apps, limits, count: AtomicUsize::new(0), look: Notify::new() })
     }
 
     /// Living copies, as many as were seen last.
@@ -179,45 +177,28 @@ impl Frozen {
     }
 
     /// Ends a copy because somebody wants it.
-    pub(super) async fn close(&self, copy: &App) -> Result<(), Error> {
-        copy.end().await?;
-        self.remember(&copy.entry, "somebody closed it");
-        Ok(())
+    pub(super) async fn close(copy: &App) -> Result<(), Error> {
+        Ok(copy.end("somebody closed it").await?)
     }
 
     async fn end(&self, entry: &Entry, reason: &str) {
-        if let Err(error) = self.apps.end(entry).await {
-            tracing::warn!(pid = entry.pid, %error, "a frozen failure could not be ended");
-            return;
+        match self.apps.end(entry, reason).await {
+            Ok(()) => tracing::debug!(pid = entry.pid, reason, "a frozen failure was let go"),
+            Err(error) => tracing::warn!(pid = entry.pid, %error, "a frozen failure could not be ended"),
         }
-        tracing::debug!(pid = entry.pid, reason, "a frozen failure was let go");
-        self.remember(entry, reason);
     }
 
-    fn remember(&self, entry: &Entry, reason: &str) {
-        let Some(occurrence) = entry.occurrence.clone() else { return };
-        let mut let_go = self.let_go.lock().expect("no panic while locked");
-        if let_go.len() >= REMEMBERED {
-            let_go.pop_front();
-        }
-        let_go.push_back((occurrence, reason.to_owned()));
-    }
-
-    fn why_let_go(&self, occurrence: &str) -> Option<String> {
-        let let_go = self.let_go.lock().expect("no panic while locked");
-        let_go.iter().rev().find(|(known, _)| known == occurrence).map(|(_, reason)| reason.clone())
-    }
-
-    /// The newest living copy of a failure. One that was reported a moment ago is waited for.
-    async fn copy_of(&self, failure: &Failure) -> Option<Entry> {
+    /// The newest living copy of a failure, and if it is not the one of when the failure was last seen, a sentence about that. One that was
+    /// reported a moment ago is waited for.
+    async fn copy_of(&self, failure: &Failure) -> Option<(Entry, Option<String>)> {
         let until = tokio::time::Instant::now() + REGISTERS_WITHIN;
         loop {
             let entries = self.apps.entries().await;
             let of = |occurrence: &str| {
                 entries.iter().find(|entry| entry.occurrence.as_deref() == Some(occurrence)).cloned()
             };
-            if let Some(found) = failure.seen.iter().find_map(|seen| of(&seen.occurrence)) {
-                return Some(found);
+            if let Some(newest) = failure.seen.first().and_then(|seen| of(&seen.occurrence)) {
+                return Some((newest, None));
             }
             let coming = failure.seen.first().is_some_and(|seen| {
                 let pid = match seen.evidence.as_ref().and_then(|evidence| evidence.frozen.as_ref()) {
@@ -229,10 +210,14 @@ impl Frozen {
                 // One that has ended and waits to be reaped has no program any more.
                 is_new
                     && std::fs::read_link(format!("/proc/{pid}/exe")).is_ok()
-                    && self.why_let_go(&seen.occurrence).is_none()
+                    && self.apps.why_ended(&seen.occurrence).is_none()
             });
             if !coming || tokio::time::Instant::now() >= until {
-                return None;
+                return failure.seen.iter().skip(1).find_map(|seen| {
+                    let why = self.why_not(failure);
+                    let note = format!("this copy is of an older run, {} at {:.0}: when it was last seen, {why}", seen.run, seen.at);
+                    Some((of(&seen.occurrence)?, Some(note)))
+                });
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -241,7 +226,7 @@ impl Frozen {
     /// Why a failure has no living copy.
     fn why_not(&self, failure: &Failure) -> String {
         let Some(seen) = failure.seen.first() else { return "nothing is known of how it was seen".to_owned() };
-        if let Some(reason) = self.why_let_go(&seen.occurrence) {
+        if let Some(reason) = self.apps.why_ended(&seen.occurrence) {
             return format!("its copy was let go: {reason}");
         }
         match seen.evidence.as_ref().and_then(|evidence| evidence.frozen.as_ref()) {
@@ -262,9 +247,11 @@ impl Daemon {
             return Err(session::Error::NotAllowed("reach processes outside of pylair").into());
         }
         let failure = self.failures.get(id).await?;
-        let Some(entry) = self.frozen.copy_of(&failure).await else {
+        let Some((entry, older)) = self.frozen.copy_of(&failure).await else {
             let (why, id) = (self.frozen.why_not(&failure), failure.summary.id.clone());
-            return Err(Error::NotFrozen { id, why, recorded: recorded(&failure) });
+            let reported = failure.seen.first().and_then(|seen| seen.evidence.as_ref()?.frozen.as_ref());
+            let was_frozen = matches!(reported, Some(Reported::Pid(_)));
+            return Err(Error::NotFrozen { id, why, recorded: recorded(&failure), was_frozen });
         };
         if let Some(frame) = frame.filter(|frame| *frame > entry.frames.len()) {
             return Err(Error::NoFrame { id: failure.summary.id, frame, frames: entry.frames.len() });
@@ -272,7 +259,11 @@ impl Daemon {
         let name = Reference::Failure { id: failure.summary.id.clone(), frame }.to_string();
         let app = self.frozen.apps.list(caller).await.into_iter().find(|app| app.entry.process() == entry.process());
         let gone = || crate::app::Error::Gone { target: name.clone() };
-        Ok(app.ok_or_else(gone)?.called(name, frame))
+        let app = app.ok_or_else(gone)?.called(name, frame);
+        if let Some(older) = older {
+            app.note(older);
+        }
+        Ok(app)
     }
 
     /// A failure with all that can be told of it.
@@ -286,23 +277,30 @@ impl Daemon {
     async fn copy_of(&self, caller: &Caller, failure: &Failure) -> Copy {
         if !Apps::visible_to(caller) {
             let why = "a frozen test has the rights of whoever ran it, so that needs the scope `admin`".to_owned();
-            return Copy { target: None, why_not: Some(why), frames: Vec::new() };
+            return Copy { target: None, why_not: Some(why), older: None, frames: Vec::new() };
         }
         match self.frozen.copy_of(failure).await {
-            Some(entry) => {
+            Some((entry, older)) => {
                 let target = Reference::Failure { id: failure.summary.id.clone(), frame: None }.to_string();
-                Copy { target: Some(target), why_not: None, frames: entry.frames }
+                Copy { target: Some(target), why_not: None, older, frames: entry.frames }
             }
-            None => Copy { target: None, why_not: Some(self.frozen.why_not(failure)), frames: Vec::new() },
+            None => Copy { target: None, why_not: Some(self.frozen.why_not(failure)), older: None, frames: Vec::new() },
         }
     }
 
     /// All failures that can be questioned.
     pub async fn frozen_failures(&self, caller: &Caller) -> Vec<FrozenStatus> {
         let mut found = Vec::new();
-        for app in self.frozen.apps.list(caller).await {
+        let mut apps = self.frozen.apps.list(caller).await;
+        apps.sort_by(|a, b| b.entry.started_at.total_cmp(&a.entry.started_at));
+        let mut known = HashSet::new();
+        for app in apps {
             let entry = &app.entry;
             let Some(id) = self.failure_of(&self.failures, entry).await else { continue };
+            // The target is the newest of its copies.
+            if !known.insert(id.clone()) {
+                continue;
+            }
             let word = |text: &str| one_line(text, MAX_WORD_CHARS);
             let pid = entry.pid;
             found.push(FrozenStatus {
