@@ -76,7 +76,6 @@ class Copy:
             return {"pid": int(said)}
         return {"why_not": f"the copy failed: {said.decode('utf-8', 'replace') or 'it ended'}"}
 
-
     def _end(self) -> None:
         """Ends the process between and the copy, which are a process group, or the former alone if it has not come to make one."""
         for kill in (real.killpg, real.kill):

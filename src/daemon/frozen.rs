@@ -33,6 +33,8 @@ use crate::{
 
 /// How often copies are looked at while there are any.
 const LOOK_EVERY: Duration = Duration::from_secs(20);
+/// How soon they are looked at again when one is expected.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// A copy is reported a moment before it can be visited.
 const REGISTERS_WITHIN: Duration = Duration::from_secs(2);
 const MAX_WORD_CHARS: usize = 200;
@@ -124,17 +126,19 @@ impl Frozen {
 
     /// Keeps copies within their limits until `stop`.
     pub(super) async fn watch(self: Arc<Self>, stop: CancellationToken) {
+        let mut expected_until = None;
         loop {
             let left = self.trim().await;
-            let next = async {
-                if left == 0 {
-                    self.look.notified().await;
-                } else {
-                    let _either = tokio::time::timeout(LOOK_EVERY, self.look.notified()).await;
-                }
+            let now = tokio::time::Instant::now();
+            let pause = match expected_until {
+                Some(until) if now < until => LOOK_AGAIN,
+                _ if left > 0 => LOOK_EVERY,
+                _ => Duration::MAX,
             };
             tokio::select! {
-                () = next => {}
+                told = tokio::time::timeout(pause, self.look.notified()) => if told.is_ok() {
+                    expected_until = Some(tokio::time::Instant::now() + REGISTERS_WITHIN);
+                },
                 () = stop.cancelled() => return,
             }
         }
@@ -148,22 +152,13 @@ impl Frozen {
         let sized = tokio::task::spawn_blocking(move || {
             entries.into_iter().map(|entry| (megabytes(entry.pid), entry)).collect::<Vec<_>>()
         });
-        let (mut kept, mut used) = (0, 0);
+        let mut room = Room { limits: self.limits, kept: 0, used: 0, is_full: false };
         for (megabytes, entry) in sized.await.unwrap_or_default() {
-            let FrozenLimits { copies, megabytes: most, age } = self.limits;
-            let reason = if kept >= copies as usize {
-                format!("newer failures took its place: frozen_failures={copies} are kept")
-            } else if used + megabytes > most {
-                format!("it and newer ones took more memory than frozen_mb={most}")
-            } else if lived(&entry) > age {
-                format!("it was older than frozen_minutes={}", age.as_secs() / 60)
-            } else {
-                kept += 1;
-                used += megabytes;
-                continue;
-            };
-            self.end(&entry, &reason).await;
+            if let Some(reason) = room.refuses(megabytes, lived(&entry)) {
+                self.end(&entry, &reason).await;
+            }
         }
+        let kept = room.kept;
         self.count.store(kept, Ordering::Release);
         kept
     }
@@ -215,7 +210,10 @@ impl Frozen {
             if !coming || tokio::time::Instant::now() >= until {
                 return failure.seen.iter().skip(1).find_map(|seen| {
                     let why = self.why_not(failure);
-                    let note = format!("this copy is of an older run, {} at {:.0}: when it was last seen, {why}", seen.run, seen.at);
+                    let note = format!(
+                        "this copy is of an older run, {} at {:.0}: when it was last seen, {why}",
+                        seen.run, seen.at
+                    );
                     Some((of(&seen.occurrence)?, Some(note)))
                 });
             }
@@ -326,6 +324,37 @@ impl Daemon {
     }
 }
 
+/// What there is room for, when copies come the newest first.
+struct Room {
+    limits: FrozenLimits,
+    kept: usize,
+    used: u64,
+    is_full: bool,
+}
+
+impl Room {
+    /// Why the next one is let go, if it is. None that is older than one which found no room beside the newer is kept.
+    fn refuses(&mut self, megabytes: u64, lived: Duration) -> Option<String> {
+        let FrozenLimits { copies, megabytes: most, age } = self.limits;
+        if lived > age {
+            return Some(format!("it was older than frozen_minutes={}", age.as_secs() / 60));
+        }
+        if self.kept >= copies as usize {
+            return Some(format!("newer failures took its place: frozen_failures={copies} are kept"));
+        }
+        if megabytes > most {
+            return Some(format!("it took {megabytes} MB of memory, more than frozen_mb={most}"));
+        }
+        self.is_full |= self.used + megabytes > most;
+        if self.is_full {
+            return Some(format!("it and newer ones took more memory than frozen_mb={most}"));
+        }
+        self.kept += 1;
+        self.used += megabytes;
+        None
+    }
+}
+
 /// The values that were recorded, for whoever cannot ask for others.
 fn recorded(failure: &Failure) -> Option<String> {
     let evidence: &Evidence = failure.seen.iter().find_map(|seen| seen.evidence.as_ref())?;
@@ -347,4 +376,35 @@ fn megabytes(pid: i32) -> u64 {
         line.split(' ').next()?.parse::<u64>().ok()
     };
     std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok().and_then(kilobytes).unwrap_or_default() >> 10
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Which of them stay, the newest first, and why the others go.
+    fn judged(limits: FrozenLimits, copies: &[(u64, u64)]) -> (Vec<bool>, Vec<String>) {
+        let mut room = Room { limits, kept: 0, used: 0, is_full: false };
+        let judged: Vec<_> = copies
+            .iter()
+            .map(|(megabytes, minutes)| room.refuses(*megabytes, Duration::from_secs(minutes * 60)))
+            .collect();
+        (judged.iter().map(Option::is_none).collect(), judged.into_iter().flatten().collect())
+    }
+
+    #[test]
+    fn the_oldest_are_let_go_first_whatever_there_is_too_much_of() {
+        let limits = FrozenLimits { copies: 3, megabytes: 100, age: Duration::from_secs(60 * 60) };
+        let (stay, why) = judged(limits, &[(1, 0), (1, 1), (1, 2), (1, 3)]);
+        assert_eq!((stay.as_slice(), why[0].contains("frozen_failures=3")), (&[true, true, true, false][..], true));
+        // A small one that is older than one which had to go does not stay.
+        let (stay, why) = judged(limits, &[(60, 0), (60, 1), (1, 2)]);
+        assert_eq!(stay, [true, false, false]);
+        assert!(why.iter().all(|why| why.contains("frozen_mb=100")), "{why:?}");
+        // But one that is too large for itself takes no other with it.
+        let (stay, why) = judged(limits, &[(101, 0), (60, 1)]);
+        assert_eq!((stay.as_slice(), why[0].contains("101 MB")), (&[false, true][..], true));
+        let (stay, why) = judged(limits, &[(1, 60), (1, 61)]);
+        assert_eq!((stay.as_slice(), why[0].contains("frozen_minutes=60")), (&[true, false][..], true));
+    }
 }
