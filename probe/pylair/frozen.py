@@ -158,6 +158,12 @@ class _Calls(Calls):
         scratch.update()
         return scratch
 
+    def _run(self, request: dict[str, Any], work: Any) -> None:
+        """There is one thread for all of them, and nobody shall wait for what may never end."""
+        if self._running:
+            raise Refused("busy", "another call runs in this copy of the failure", "wait until it has ended, or stop it with interrupt")
+        super()._run(request, work)
+
     def _names(self, request: dict[str, Any], client: str) -> dict[str, Any]:
         return dict(self._scratch(request, client).namespace)
 

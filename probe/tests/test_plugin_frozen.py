@@ -126,10 +126,12 @@ def test_code_runs_on_the_main_thread_and_can_be_interrupted(place):
     code = "import threading; threading.current_thread() is threading.main_thread()"
     assert visit.run(code)["ran_on"] == "main"
     assert result(visit, code) == "True"
-    number = visit.send("execute", b"import time\nwhile True: time.sleep(60)", client="a")
-    wait_for(lambda: other.status()["running"], "the call runs")
-    # It may not have begun; then it is taken back, or is not there yet.
-    wait_for(lambda: other.ask("interrupt", call=number)[0].get("ok"), "the call is interrupted")
+    number = visit.send("execute", b"import time\nprint('begun')\nwhile True: time.sleep(60)", client="a")
+    assert visit.receive()[1] == b"begun\n"
+    assert other.run("1")["kind"] == "busy"
+    assert other.ask("inspect", path="price", run=True)[0]["kind"] == "busy"
+    assert look(other, "inspect", path="price")["preview"] == "50"
+    assert other.ask("interrupt", call=number)[0].get("ok")
     assert visit.done(number)[0]["outcome"] == "interrupted"
     assert result(visit, "1 + 1") == "2"
 
