@@ -74,6 +74,8 @@ fn block() -> libc::sigset_t {
             libc::sigaddset(&raw mut signals, signal);
         }
         libc::sigprocmask(libc::SIG_BLOCK, &raw const signals, std::ptr::null_mut());
+        // Whoever started us may have ignored it, and then nobody would hear how pytest ended.
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         signals
     }
 }
