@@ -22,6 +22,8 @@ pub enum Command {
     Mcp(McpArgs),
     /// Run Python in a session or an app: an argument, a file, or standard input
     Exec(ExecArgs),
+    /// Stop what runs in a session, an app or a frozen failure
+    Interrupt(InterruptArgs),
     /// Join a session or an app at a prompt, beside the agent that uses it
     Repl(ReplArgs),
     /// List the open sessions, or hand one over as a file
@@ -202,7 +204,7 @@ Without CODE the program is read from standard input, so that a heredoc works:
 The session is the one of the agent this shell belongs to, else `main`; -t or PYLAIR_SESSION choose another.
 Exit codes: 0 ok, 1 the code raised, timed out or died, 2 pylair could not run it, 130 interrupted.")]
 pub struct ExecArgs {
-    /// Session or app to run in: a name, a handle, app:ID, app:ID@PID or pid:PID
+    /// Session or app to run in: a name, a handle, app:ID, app:ID@PID, pid:PID or failure:ID
     #[arg(short, long, env = "PYLAIR_SESSION")]
     pub target: Option<String>,
     /// Stop the cell after this many seconds; 0 for never
@@ -214,6 +216,12 @@ pub struct ExecArgs {
     /// Code, a file, or - for standard input
     #[arg(value_name = "CODE|FILE|-", allow_hyphen_values = true)]
     pub code: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct InterruptArgs {
+    /// A name, a handle, app:ID, app:ID@PID, pid:PID or failure:ID
+    pub target: String,
 }
 
 #[derive(Debug, Args)]

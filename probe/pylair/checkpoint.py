@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import warnings
-from typing import Any
+from typing import Any, Callable
 
 from . import children, descriptors, wire
 
@@ -154,14 +154,19 @@ def _refuse_threads() -> None:
         raise Refused(f"{len(names)} thread{' is' if len(names) == 1 else 's are'} alive: {listed}")
 
 
-def other_threads() -> list[str]:
-    """Names of the Python threads beside this one. Native threads of libraries are not among them."""
+def other_threads(is_harmless: Callable[[Any], bool] = lambda frame: False) -> list[str]:
+    """Names of the Python threads beside this one, but for those whose innermost frame is harmless. Native threads of libraries are not
+    among them."""
+    frames = sys._current_frames()
+    frames.pop(threading.get_ident(), None)
     # `threading.enumerate()` does not know threads that were started below it, and those have no frame until they run.
-    running = set(sys._current_frames()) - {threading.get_ident()}
-    count = max(len(running), _thread._count())
+    count = max(len(frames), _thread._count())
     if not count:
         return []
-    known = [thread.name for thread in threading.enumerate() if thread.ident != threading.get_ident()]
+    harmless = {ident for ident, frame in frames.items() if is_harmless(frame)}
+    count -= len(harmless)
+    left_out = {threading.get_ident(), *harmless}
+    known = [thread.name for thread in threading.enumerate() if thread.ident not in left_out]
     return sorted(known[:count]) + ["unnamed"] * (count - len(known))
 
 

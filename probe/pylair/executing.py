@@ -45,7 +45,7 @@ class Call:
 
     def run(self, scratch: Scratch, placed: Callable[[Work], None]) -> Work:
         """Compiles the code and has it run. What it raised is in the work; `placed` may raise Refused."""
-        self._namespace = scratch.namespace
+        self._namespace, self._locals = scratch.namespace, scratch.locals
         self._before = cell.Names(scratch.namespace)
         self._work = work = Work(self.capture, None)
         started = time.perf_counter_ns()
@@ -99,17 +99,17 @@ class Call:
 
     def _plainly(self) -> str | None:
         if self._body is not None:
-            eval(self._body, self._namespace)
-        return None if self._last is None else self._text(eval(self._last, self._namespace))
+            eval(self._body, self._namespace, self._locals)
+        return None if self._last is None else self._text(eval(self._last, self._namespace, self._locals))
 
     async def _awaiting(self) -> str | None:
         if self._body is not None:
-            value = eval(self._body, self._namespace)
+            value = eval(self._body, self._namespace, self._locals)
             if cell.awaits(self._body):
                 await value
         if self._last is None:
             return None
-        value = eval(self._last, self._namespace)
+        value = eval(self._last, self._namespace, self._locals)
         return self._text(await value if cell.awaits(self._last) else value)
 
     def _text(self, value: Any) -> str | None:

@@ -3,6 +3,9 @@
 The copy is nobody's child: the process between it and the test's takes a process session of its own, forks once more and ends. Meanwhile
 the test's process goes on with the evidence; only then it waits until the copy has given up the descriptors. What the copy does after that
 is frozen.py's. Where a fork is not safe none is made, and the failure says why.
+
+Another thread makes a fork unsafe: a copy does not have it, and waits for ever for a lock that it held. A server of a pytest plugin that
+sleeps in `accept` with nothing but its own loop below it holds none.
 """
 
 from __future__ import annotations
@@ -27,6 +30,10 @@ LOOK_SECONDS = 30.0
 # A fork takes as long as there are small pages to share.
 _MAX_SMALL_MB = 1000
 _ITS_OWN = (signal.SIGKILL, signal.SIGSTOP)
+# How long the copy may take to leave the test's process alone.
+_SETTLE_SECONDS = 5.0
+# Servers of plugins, by module and function: one of pytest-rerunfailures runs as soon as xdist is installed too.
+_SERVERS = {("pytest_rerunfailures", "run_server")}
 
 
 class Copy:
@@ -39,9 +46,16 @@ class Copy:
 
     def settle(self) -> dict[str, Any]:
         """Waits until the copy has a pid and nothing of the test's. Returns the `frozen` of the evidence."""
+        said, late = b"", False
+        waiting = real.poll()
+        waiting.register(self._reading, select.POLLIN)
+        until = real.monotonic() + _SETTLE_SECONDS
         try:
-            said = b""
             while True:
+                if not waiting.poll(max(0, int((until - real.monotonic()) * 1000))):
+                    late = True
+                    self._end()
+                    break
                 data = real.read(self._reading, 4096)
                 if not data:
                     break
@@ -56,9 +70,19 @@ class Copy:
                 # The test ignores SIGCHLD.
                 pass
             self._silence.end(self._between)
+        if late:
+            return {"why_not": f"the copy did not leave the test's process within {_SETTLE_SECONDS:.0f} s, and was ended"}
         if said.isdigit():
             return {"pid": int(said)}
         return {"why_not": f"the copy failed: {said.decode('utf-8', 'replace') or 'it ended'}"}
+
+    def _end(self) -> None:
+        """Ends the process between and the copy, which are a process group, or the former alone if it has not come to make one."""
+        for kill in (real.killpg, real.kill):
+            try:
+                kill(self._between, signal.SIGKILL)
+            except OSError:
+                pass
 
 
 class Freezer:
@@ -115,13 +139,28 @@ class Freezer:
     def _refusal(self) -> str | None:
         if self._made >= MAX_COPIES or self._seconds > MAX_SECONDS:
             return f"{self._made} copies were made of this run, which took {self._seconds:.1f} s of it"
-        others = checkpoint.other_threads()
+        others = checkpoint.other_threads(_sleeps)
         if others:
             listed = ", ".join(others[:5]) + (", …" if len(others) > 5 else "")
             return f"{len(others)} other thread{' is' if len(others) == 1 else 's are'} alive: {listed}"
         if checkpoint.small_pages_mb() > _MAX_SMALL_MB:
             return f"more than {_MAX_SMALL_MB} MB of memory are in small pages, and a copy would take long"
         return None
+
+
+def _sleeps(frame: Any) -> bool:
+    """Whether a thread with this innermost frame is the server of a plugin, and waits for somebody to connect."""
+    server = frame.f_back
+    if server is None or _named(frame) != ("socket", "accept") or _named(server) not in _SERVERS:
+        return False
+    below = server.f_back
+    while below is not None and _named(below)[0] == "threading":
+        below = below.f_back
+    return below is None
+
+
+def _named(frame: Any) -> tuple[Any, str]:
+    return frame.f_globals.get("__name__"), frame.f_code.co_name
 
 
 def _leave(writing: int, runtime: str, story: dict[str, Any], error: BaseException, entries: list[tuple[Any, int]]) -> None:

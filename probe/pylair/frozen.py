@@ -82,6 +82,60 @@ class _MainThread:
         server.finish()
 
 
+class _Frame(Scratch):
+    """The names of a frame. Functions that a call defines see its variables, so all names are in one namespace; those that `locals()` is
+    to have are also apart."""
+
+    def __init__(self, frame: Any, error: BaseException) -> None:
+        super().__init__()
+        self._frame = frame
+        self._error = error
+        # Code that asks where it is shall be where the frame is.
+        self.namespace.update({name: value for name, value in frame.f_globals.items() if name[:2] == "__"})
+        self.locals: _Locals = _Locals(self.namespace)
+
+    def update(self) -> None:
+        """Shows what is there now: what a call assigned or deleted stays so, and the module's own names may have changed."""
+        # Those of pytest's rewritten assertions are of no use to anybody.
+        own = {name: value for name, value in self._frame.f_locals.items() if name[:1] != "@" and name != "__builtins__"}
+        # Its own names come first where they are listed.
+        names = dict(own)
+        names.update((name, value) for name, value in self._frame.f_globals.items() if name not in own and name[:1] != "@")
+        names["__exception__"] = self._error
+        for name in self.locals.deleted:
+            names.pop(name, None)
+        self.refresh(names)
+        self.locals.follow(own)
+
+
+class _Locals(dict):  # type: ignore[type-arg]
+    """What `locals()` is to a call. What is assigned here is assigned to the namespace too."""
+
+    def __init__(self, namespace: dict[str, Any]) -> None:
+        super().__init__()
+        self._namespace = namespace
+        self.deleted: set[str] = set()
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, value)
+        self._namespace[name] = value
+        self.deleted.discard(name)
+
+    def __delitem__(self, name: str) -> None:
+        # A name of the module's is not here.
+        del self._namespace[name]
+        super().pop(name, None)
+        self.deleted.add(name)
+
+    def follow(self, own: dict[str, Any]) -> None:
+        """Has the values of the namespace: a function with `global` may have changed them there."""
+        for name in [*own, *self]:
+            if name in self._namespace:
+                super().__setitem__(name, self._namespace[name])
+            else:
+                super().pop(name, None)
+
+
 class _Calls(Calls):
     """Calls whose names are those of a frame, over its module's; what they assign stays with the frame."""
 
@@ -89,7 +143,7 @@ class _Calls(Calls):
         super().__init__(app)
         self._error = error
         self._entries = entries
-        self._frames: dict[int, Scratch] = {}
+        self._frames: dict[int, _Frame] = {}
 
     def _scratch(self, request: dict[str, Any], client: str) -> Scratch:
         number = request.get("frame")
@@ -99,18 +153,16 @@ class _Calls(Calls):
             count = len(self._entries)
             raise Refused("bad_request", f"there is no frame {number!r}", f"the frames are 1, the innermost, to {count}" if count else None)
         scratch = self._frames.get(number)
-        frame = self._entries[number - 1][0]
-        module = frame.f_globals
         if scratch is None:
-            scratch = self._frames[number] = Scratch()
-            # Code that asks where it is shall be where the frame is.
-            scratch.namespace.update({name: value for name, value in module.items() if name[:2] == "__"})
-        # Its own names come first where they are listed. Those of pytest's rewritten assertions are of no use to anybody.
-        names = {name: value for name, value in frame.f_locals.items() if name[:1] != "@"}
-        names.update((name, value) for name, value in module.items() if name not in names and name[:1] != "@")
-        names["__exception__"] = self._error
-        scratch.refresh(names)
+            scratch = self._frames[number] = _Frame(self._entries[number - 1][0], self._error)
+        scratch.update()
         return scratch
+
+    def _run(self, request: dict[str, Any], work: Any) -> None:
+        """There is one thread for all of them, and nobody shall wait for what may never end."""
+        if self._running:
+            raise Refused("busy", "another call runs in this copy of the failure", "wait until it has ended, or stop it with interrupt")
+        super()._run(request, work)
 
     def _names(self, request: dict[str, Any], client: str) -> dict[str, Any]:
         return dict(self._scratch(request, client).namespace)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Iterator
 
 # The name under which `-p no:pylair` knows us.
 NAME = "pylair"
@@ -20,7 +22,7 @@ _REPORTER = "pylair-reporter"
 def pytest_configure(config: Any) -> None:
     """Begins to report, if this run is to be."""
     manager = config.pluginmanager
-    if manager.is_blocked(NAME) or manager.get_plugin(_REPORTER) is not None or not _is_wanted(config):
+    if manager.is_blocked(NAME) or manager.get_plugin(_REPORTER) is not None or not _is_wanted(config, config.option):
         return
     try:
         reporter: Any
@@ -38,11 +40,29 @@ def pytest_configure(config: Any) -> None:
     manager.register(reporter, _REPORTER)
 
 
-def _is_wanted(config: Any) -> bool:
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(early_config: Any) -> Iterator[None]:
+    """A conftest.py that raises here ends pytest before it is configured."""
+    outcome: Any = yield
+    try:
+        error = outcome.excinfo[1] if outcome.excinfo else None
+        manager = early_config.pluginmanager
+        if type(error).__name__ != "ConftestImportFailure" or manager.is_blocked(NAME) or manager.get_plugin(_REPORTER) is not None:
+            return
+        if "PYTEST_XDIST_WORKER" not in os.environ and _is_wanted(early_config, early_config.known_args_namespace):
+            from . import reporting
+
+            reporter = reporting.reporter(early_config)
+            manager.register(reporter, _REPORTER)
+            reporter.conftest_failed(error)
+    except Exception:
+        pass
+
+
+def _is_wanted(config: Any, option: Any) -> bool:
     wish = os.environ.get("PYLAIR_TEST", "")
     if wish == "0":
         return False
-    option = config.option
     if any(getattr(option, name, False) for name in ("collectonly", "setupplan", "help", "version", "showfixtures", "markers")):
         return False
     # A pytest that a test of another one started says nothing about the project.

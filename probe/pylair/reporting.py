@@ -6,7 +6,11 @@ of tests is made by records.py and brought over by delivery.py. Nothing here rai
 
 from __future__ import annotations
 
+import atexit
 import os
+import shlex
+import sys
+from types import SimpleNamespace
 from typing import Any, Iterator
 
 import pytest
@@ -15,12 +19,14 @@ from . import facts, git_state, wire
 from .delivery import ANSWER_SECONDS, BATCH_SECONDS, Delivery
 from .real import real
 from .records import Records
-from .witnessing import CARRIED, Witness
+from .witnessing import CARRIED, Witness, raised
 
-MAX_CLOSING_LINES = 20
+MAX_CLOSING_LINES = 200
 _GIT_SECONDS = 3.0
 _FIRST_ANSWER_SECONDS = 0.5
 _MAX_PASSED = 3000
+# What pytest exits with.
+_USAGE_ERROR = 4
 
 
 class Reporter(Witness):
@@ -51,6 +57,7 @@ class Reporter(Witness):
         self._worker_files: dict[str, str] = {}
         self._freezer: Any = None
         self._waited = False
+        self._is_told = False
 
     # The run.
 
@@ -105,7 +112,10 @@ class Reporter(Witness):
             self.give_up(error)
         yield
         try:
-            self._end(session)
+            self._end(int(getattr(session, "exitstatus", 0)))
+            if not self._is_told:
+                # pytest has no summary: it was told to exit with a code of its own, or has nothing to print with.
+                self._tell_otherwise()
         except Exception:
             pass
 
@@ -118,11 +128,11 @@ class Reporter(Witness):
         self._tell_code(_GIT_SECONDS)
         self.delivery.flush(ANSWER_SECONDS)
 
-    def _end(self, session: Any) -> None:
+    def _end(self, exit_code: int) -> None:
         if real.getpid() != self._pid:
             return
         end: dict[str, Any] = {"ev": "end", "run": self.run, "at": self._records.stamp(real.time())}
-        end["exit_code"] = int(getattr(session, "exitstatus", 0))
+        end["exit_code"] = exit_code
         end["seconds"] = round(real.monotonic() - self._began, 3)
         end["not_run"] = max(0, (self._collected or 0) - self._records.finished())
         note = self._note or (f"the report is not complete: {self.problem}" if self.problem else None)
@@ -149,8 +159,56 @@ class Reporter(Witness):
     def pytest_terminal_summary(self, terminalreporter: Any) -> Iterator[None]:
         yield
         try:
+            self._is_told = True
             for line in self._closing_lines():
                 terminalreporter.write_line(line)
+        except Exception:
+            pass
+
+    def _tell_otherwise(self) -> None:
+        self._is_told = True
+        lines = list(self._closing_lines())
+        if not lines or real.getpid() != self._pid:
+            return
+        manager = self.config.pluginmanager
+        terminal, capturing = manager.get_plugin("terminalreporter"), manager.get_plugin("capturemanager")
+        if terminal is not None:
+            # What pytest wrote last may not have ended its line.
+            terminal.ensure_newline()
+            for line in lines:
+                terminal.write_line(line)
+            return
+        text = "".join(f"{line}\n" for line in lines)
+        if capturing is None:
+            sys.stdout.write(text)
+        else:
+            with capturing.global_and_fixture_disabled():
+                sys.stdout.write(text)
+        sys.stdout.flush()
+
+    def conftest_failed(self, error: Any) -> None:
+        """Reports a run that ended before it began: a conftest.py beside its arguments raised, and pytest made no session."""
+        import traceback
+
+        self.pytest_sessionstart()
+        cause: Any = raised(error)
+        entry = cause.__traceback__
+        while entry is not None and not self.code.place(entry.tb_frame.f_code.co_filename)[1]:
+            entry = entry.tb_next
+        text = "".join(traceback.format_exception(type(cause), cause, entry or cause.__traceback__))
+        path = os.path.relpath(str(error.path), self.root)
+        report = SimpleNamespace(nodeid=path, when="collect", outcome="failed", longrepr=text, sections=[])
+        self.failed(report, cause, None)
+        self._records.collected(report)
+        self._finish_tests()
+        self._end(_USAGE_ERROR)
+        # After what pytest says about it.
+        atexit.register(self._tell_at_exit)
+
+    def _tell_at_exit(self) -> None:
+        try:
+            if real.getpid() == self._pid:
+                sys.stderr.write("".join(f"{line}\n" for line in self._closing_lines()))
         except Exception:
             pass
 
@@ -162,7 +220,8 @@ class Reporter(Witness):
             seen = f", seen {times} times" if type(times) is int and times > 1 else ""
             yield f"pylair: {number} {nodeid}  {kind}  ({status}{seen}; pylair failures show {number})"
         if len(known) > MAX_CLOSING_LINES:
-            yield f"pylair: and {len(known) - MAX_CLOSING_LINES} more; pylair failures list"
+            rest = f"pylair failures list --project {shlex.quote(self.root)} --limit {len(known)}"
+            yield f"pylair: and {len(known) - MAX_CLOSING_LINES} more; {rest}"
         if self.problem is not None:
             yield f"pylair: not everything of this run was recorded: {self.problem}"
         elif self.delivery.spool_error is not None:

@@ -23,6 +23,8 @@ class Scratch:
     def __init__(self) -> None:
         # Classes that are defined here are named after a module that is there: some of the standard library looks it up.
         self.namespace: dict[str, Any] = {"__name__": "__main__", "__doc__": None, "__builtins__": builtins}
+        # What `locals()` is to code that runs here, where that is not all of it.
+        self.locals: dict[str, Any] | None = None
         # The flags that a `from __future__ import` has set for the next call.
         self.flags: int | None = None
         # What the client has been told once.

@@ -31,11 +31,7 @@ class Witness:
             if getattr(report, "when", None) != "collect":
                 self.look(report, call)
                 return
-            error = call.excinfo.value
-            if type(error).__name__ == "CollectError" and error.__cause__ is not None:
-                # pytest's own word for whatever a module raised.
-                error = error.__cause__
-            self.failed(report, error, None)
+            self.failed(report, raised(call.excinfo.value), None)
         except Exception as error:
             self.give_up(error)
 
@@ -57,6 +53,13 @@ class Witness:
                 where = f"{os.path.basename(entry.tb_frame.f_code.co_filename)}:{entry.tb_lineno}"
                 entry = entry.tb_next
             self.problem = f"{type(error).__name__} at {where}: {str(error)[:300]}"
+
+
+def raised(error: BaseException) -> BaseException:
+    """What a module or a conftest.py raised, which pytest has words of its own for."""
+    while type(error).__name__ in ("CollectError", "ConftestImportFailure") and error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 class Worker(Witness):

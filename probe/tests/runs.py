@@ -49,7 +49,14 @@ class Daemon:
             except OSError:
                 return
             self.connections.append(connection)
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            threading.Thread(target=self._serve_safely, args=(connection,), daemon=True).start()
+
+    def _serve_safely(self, connection: socket.socket) -> None:
+        try:
+            self._serve(connection)
+        except OSError:
+            # Whoever asked has ended.
+            pass
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, connection.makefile("rb") as lines:

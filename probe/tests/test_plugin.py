@@ -351,12 +351,63 @@ def test_closing_lines_name_each_failure(run):
     assert ran.output.index(line) > ran.output.index("short test summary info")
 
 
-def test_closing_lines_are_few(place):
+def test_many_closing_lines_end_with_what_shows_the_rest(place):
     place.listen()
-    project = place.write("import pytest\n@pytest.mark.parametrize('n', range(25))\ndef test_it(n): assert n < 0\n")
+    project = place.write("import pytest\n@pytest.mark.parametrize('n', range(205))\ndef test_it(n): assert n < 0\n")
     lines = place.run(project).closing()
-    assert len(lines) == 21
-    assert lines[-1] == "pylair: and 5 more; pylair failures list"
+    assert len(lines) == 201
+    assert lines[-1] == f"pylair: and 5 more; pylair failures list --project {project} --limit 205"
+
+
+@pytest.mark.parametrize("arguments", [("-k", "not none"), ("-p", "no:terminal"), ("-p", "no:terminal", "-s")], ids=str)
+def test_closing_lines_without_a_summary(place, arguments):
+    place.listen()
+    project = place.write(
+        """
+        import pytest
+
+        def test_it():
+            assert not pytest
+
+        def test_last():
+            pytest.exit("enough", returncode=7)
+        """
+    )
+    ran = place.run(project, *arguments)
+    assert ran.status == 7
+    (line,) = ran.closing()
+    assert "test_it.py::test_it  AssertionError" in line
+
+
+def test_a_conftest_that_raises_before_pytest_has_begun(place):
+    place.listen()
+    project = place.write("def test_it(): pass\n")
+    place.write("LEVEL = 3\n\ndef check(level):\n    return LEVEL / (level - 3)\n\ncheck(3)\n", "conftest.py")
+    for installed in (True, False):
+        ran = place.run(project, installed=installed)
+        assert ran.status == 4
+        failure = ran.failure("conftest.py", phase="collect", outcome="error")
+        assert failure["exception"] == {"type": "ZeroDivisionError", "message": "division by zero"}
+        assert [(frame["function"], frame["line"]) for frame in failure["frames"]] == [("check", 4), ("<module>", 6)]
+        assert failure["text"].splitlines()[-1] == "ZeroDivisionError: division by zero"
+        assert {"name": "level", "type": "int", "value": "3"} in failure["frames"][0]["locals"]
+        assert ran.of("end")[0]["exit_code"] == 4
+        assert ran.closing() == [ran.output.splitlines()[-1]], "it comes last"
+        place.daemon.records.clear()
+    assert place.run(project, "-p", "no:pylair", installed=False).records == []
+    assert place.run(project, PYLAIR_TEST="0").records == []
+
+
+def test_a_conftest_further_below_is_told_by_what_it_raised(place):
+    place.listen()
+    project = place.write("def test_it(): pass\n")
+    below = project / "tests" / "below"
+    below.mkdir(parents=True)
+    (below / "conftest.py").write_text("values = {}\nvalues['absent']\n")
+    (below / "test_more.py").write_text("def test_more(): pass\n")
+    (failed,) = [record for record in place.run(project).tests if "failure" in record]
+    assert (failed["phase"], failed["failure"]["exception"]["type"]) == ("collect", "KeyError")
+    assert [(frame["file"], frame["line"]) for frame in failed["failure"]["frames"]] == [("tests/below/conftest.py", 2)]
 
 
 def test_without_a_daemon_results_are_spooled(place):

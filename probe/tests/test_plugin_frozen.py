@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from runs import Place, start_time
+from runs import Place, needs, start_time
 from visitor import Visit, wait_for
 
 
@@ -62,6 +62,42 @@ def test_any_frame_by_its_number(place):
     assert (refused["kind"], refused["hint"]) == ("bad_request", "the frames are 1, the innermost, to 3")
 
 
+def test_locals_are_those_of_the_frame(place):
+    project = place.write(
+        """
+        limit = 2
+
+        def over(items, least=1):
+            return {item: least / (item - limit) for item in items}
+
+        def test_it():
+            over([1, 2, 3])
+        """
+    )
+    visit = place.visit(place.run(project).test("test_it"))
+    frame = next(n for n, told in enumerate(visit.hello["app"]["frames"], 1) if told["function"] == "over")
+
+    def ask(code):
+        return result(visit, code, frame=frame)
+
+    assert ask("sorted(set(locals()) - {'item'})") == "['items', 'least']"
+    assert ask("sorted(set(dir()) - {'item'})") == "['items', 'least']"
+    assert ask("{name: value for name, value in locals().items() if name == 'items'}") == "{'items': [1, 2, 3]}"
+    assert ask("[item for item in items if item > limit]") == "[3]"
+    assert ask("[name for name in 'items' if least]") == "['i', 't', 'e', 'm', 's']"
+    # What a call assigns is a local from then on, also to functions that it defines, and what it deletes is not.
+    visit.run("least = 5; new = 6\ndef both(): return least, new, len(items)", frame=frame)
+    assert ask("both(), locals()['least'], 'new' in dir()") == "((5, 6, 3), 5, True)"
+    visit.run("del new, items", frame=frame)
+    assert visit.run("items", frame=frame)["error"]["type"] == "NameError"
+    assert ask("sorted(set(locals()) - {'item'})") == "['both', 'least']"
+    assert visit.run("both()", frame=frame)["error"]["type"] == "NameError"
+    visit.run("items = [9]; del limit", frame=frame)
+    assert ask("items, locals()['items'], 'limit' in globals()") == "([9], [9], False)"
+    assert ask("eval('least'), list(map(lambda n: n + least, items))") == "(5, [14])"
+    assert result(visit, "await __import__('asyncio').sleep(0, sorted(locals()))", frame=frame + 1) == "[]"
+
+
 def test_looking(place):
     visit = place.visit(place.run(place.project("none_value")).test("test_unknown_account"))
     variables = [variable["name"] for variable in look(visit, "inspect")["variables"]]
@@ -90,9 +126,11 @@ def test_code_runs_on_the_main_thread_and_can_be_interrupted(place):
     code = "import threading; threading.current_thread() is threading.main_thread()"
     assert visit.run(code)["ran_on"] == "main"
     assert result(visit, code) == "True"
-    number = visit.send("execute", b"import time\nwhile True: time.sleep(60)", client="a")
-    wait_for(lambda: other.status()["running"], "the call runs")
-    # It may not have begun; then it is taken back.
+    number = visit.send("execute", b"import time\nprint('begun')\nwhile True: time.sleep(60)", client="a")
+    assert visit.receive()[1] == b"begun\n"
+    assert other.run("1")["kind"] == "busy"
+    assert other.ask("inspect", path="price", run=True)[0]["kind"] == "busy"
+    assert look(other, "inspect", path="price")["preview"] == "50"
     assert other.ask("interrupt", call=number)[0].get("ok")
     assert visit.done(number)[0]["outcome"] == "interrupted"
     assert result(visit, "1 + 1") == "2"
@@ -249,6 +287,40 @@ def why_not(place, name="assertion", test="test_discount_of_a_small_sum", **env)
 
 def test_none_where_threads_live(place):
     assert why_not(place, "threads", "test_with_thread") == {"why_not": "1 other thread is alive: poller"}
+
+
+@needs("xdist", "pytest_rerunfailures")
+def test_the_server_of_a_plugin_that_only_waits_is_no_reason(place):
+    ran = place.run(place.project("assertion"), "--reruns=0")
+    record = ran.test("test_discount_of_a_small_sum")
+    assert result(place.visit(record), "price") == "50"
+    # But one of the program's own that waits in the same way is.
+    project = place.write(
+        """
+        import socket, threading
+
+        def test_it():
+            listener = socket.create_server(("127.0.0.1", 0))
+            threading.Thread(target=listener.accept, name="own server", daemon=True).start()
+            assert not listener
+        """
+    )
+    why = place.run(project, "--reruns=0").failure("test_it")["frozen"]["why_not"]
+    assert why == "1 other thread is alive: own server"
+
+
+def test_a_copy_that_does_not_come_to_life_does_not_keep_the_test(place):
+    project = place.write(
+        """
+        import os, time
+
+        def test_it():
+            os.register_at_fork(after_in_child=lambda: time.sleep(600))
+            assert not os
+        """
+    )
+    why = place.run(project).failure("test_it")["frozen"]["why_not"]
+    assert why.startswith("the copy did not leave the test's process within"), why
 
 
 def test_none_under_ci_unless_asked(place):

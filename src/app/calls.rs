@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{App, Entry, Error, Link, link::Answers, link::End, link::Whose, scratch_of, why};
+use super::{App, Entry, Error, Link, link::Answers, link::End, link::Whose, process, scratch_of, why};
 use crate::{
     caller::Caller,
     journal::EventKind,
@@ -19,6 +19,8 @@ use crate::{
 
 /// How long a call may take to notice an interrupt before the caller is told that it has not.
 const INTERRUPT_GRACE: Duration = Duration::from_secs(3);
+/// How long the probe in a process of ours may take before the process itself is sent the signal.
+const SIGNAL_AFTER: Duration = Duration::from_millis(500);
 /// How long the probe may take to say whether it could interrupt.
 const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -52,6 +54,11 @@ impl App {
         }
         let call = {
             let mut live = self.instance.live();
+            if let Some(running) = live.running.first().filter(|_| self.entry.is_frozen()) {
+                let (target, job) = (self.name(), &running.job);
+                let (call, running) = (job.cell, job.started.elapsed());
+                return Err(Error::Busy { target, call, job: job.id.clone(), running });
+            }
             live.calls += 1;
             live.calls
         };
@@ -95,6 +102,10 @@ impl App {
                 frame = answers.next() => frame,
                 () = over => {
                     timed_out = true;
+                    if self.entry.is_frozen() {
+                        tokio::spawn(self.clone().stop(job.clone(), timeout.unwrap_or_default()));
+                        continue;
+                    }
                     self.tell_timeout(&job, timeout.unwrap_or_default(), std::mem::take(&mut notes));
                     continue;
                 }
@@ -122,6 +133,11 @@ impl App {
             let mut live = self.instance.live();
             live.running.retain(|running| running.job.id != job.id);
             live.last = Some(Last { call: job.cell, ended: Instant::now() });
+        }
+        if timed_out && self.entry.is_frozen() {
+            let execution = self.stopped(&job, timeout.unwrap_or_default(), ended, notes).await;
+            self.finish(&job, execution);
+            return;
         }
         if timed_out {
             let how = match &ended {
@@ -160,6 +176,43 @@ impl App {
         self.finish(job, Execution::cut_short(Outcome::TimedOut, job.started.elapsed(), notes));
     }
 
+    /// Stops a call whose time is over in a process that is ours: a copy that does not give in is ended.
+    async fn stop(self, job: Arc<Job>, timeout: Duration) {
+        let is_its = |running: &&Running| running.job.id == job.id;
+        let Some(running) = self.instance.live().running.iter().find(is_its).cloned() else { return };
+        if self.interrupt_one(&running).await.is_some() && self.instance.live().running.iter().any(|one| is_its(&one)) {
+            let reason =
+                format!("a call in it ran longer than timeout_s={} and could not be stopped", timeout.as_secs_f64());
+            if let Err(error) = self.end(&reason).await {
+                tracing::warn!(pid = self.entry.pid, %error, "a frozen failure could not be ended");
+            }
+        }
+    }
+
+    /// What came of a call in a frozen failure whose time was over.
+    async fn stopped(
+        &self,
+        job: &Job,
+        timeout: Duration,
+        ended: Result<(Reply, Vec<u8>), End>,
+        mut notes: Vec<String>,
+    ) -> Execution {
+        let over = format!("the call ran longer than timeout_s={}", timeout.as_secs_f64());
+        match ended {
+            Ok((reply, blob)) if !was_interrupted(&reply) => {
+                notes.push(format!("{over} and ended by itself while being stopped"));
+                return self.ended_by_itself(job, reply, blob, notes).await;
+            }
+            Ok(_) => notes.push(format!("{over} and was stopped; the failure can be questioned on")),
+            Err(_) => {
+                notes.push(format!("{over} and did not give in, so this copy of the failure was ended"));
+                notes.push(self.successor(job).await);
+            }
+        }
+        notes.extend(self.take_notes());
+        Execution::cut_short(Outcome::TimedOut, job.started.elapsed(), notes)
+    }
+
     async fn ended_by_itself(&self, job: &Job, reply: Reply, blob: Vec<u8>, mut notes: Vec<String>) -> Execution {
         let outcome = outcome_of(reply.outcome.unwrap_or(CellOutcome::Raised));
         notes.extend(self.take_notes());
@@ -189,7 +242,8 @@ impl App {
     /// What there is now instead of a process that has ended.
     async fn successor(&self, job: &Job) -> String {
         if self.entry.is_frozen() {
-            return "the failure has no living copy any more; get_failure has what was recorded".to_owned();
+            return "this copy of the failure is gone; get_failure has what was recorded, and says whether there is another"
+                .to_owned();
         }
         let id = &self.entry.app_id;
         let read = self.apps.entries().await;
@@ -268,7 +322,14 @@ impl App {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        match tokio::time::timeout(INTERRUPT_TIMEOUT, asked).await {
+        let is_ours = self.entry.is_frozen();
+        match tokio::time::timeout(if is_ours { SIGNAL_AFTER } else { INTERRUPT_TIMEOUT }, asked).await {
+            // A call into C that keeps the interpreter to itself may still ask for signals.
+            Err(_) if is_ours => {
+                let process = self.instance.process;
+                let sent = tokio::task::spawn_blocking(move || process::interrupt(process)).await;
+                tracing::debug!(pid = process.pid, ?sent, "a frozen failure is interrupted from outside");
+            }
             Err(_) => return Some("the app does not answer, so it could not be interrupted".to_owned()),
             // The connection ended, and the call's own answer says how.
             Ok(None) => {}
@@ -287,10 +348,19 @@ impl App {
                 }
             }
         });
-        let unheard = "it was told to stop and has not yet: it may be in a call into C, or ignore KeyboardInterrupt; a process \
-                       of yours is not killed";
-        ended.await.is_err().then(|| unheard.to_owned())
+        let unheard = "it was told to stop and has not yet: it may be in a call into C, or ignore KeyboardInterrupt;";
+        let way_out = if is_ours {
+            format!("close_session(target=\"{}\") ends this copy of the failure", self.name())
+        } else {
+            "a process of yours is not killed".to_owned()
+        };
+        ended.await.is_err().then(|| format!("{unheard} {way_out}"))
     }
+}
+
+fn was_interrupted(reply: &Reply) -> bool {
+    let raised = reply.error.as_ref().is_some_and(|error| error.kind == "KeyboardInterrupt");
+    reply.outcome == Some(CellOutcome::Interrupted) || raised
 }
 
 /// Whether an app began to be served after a call had begun.

@@ -1,6 +1,6 @@
 //! What can go wrong with apps, in words: a kind for programs, a message, and the way out.
 
-use std::io;
+use std::{io, time::Duration};
 
 use crate::probe::{link::Refusal, wire::WIRE_VERSION};
 
@@ -32,6 +32,9 @@ pub enum Error {
     Died { target: String, how: Option<String> },
     #[error("the connection to {target} ended while it was asked, and its process goes on: {why}")]
     Lost { target: String, why: String },
+    /// Of a frozen failure, which has one thread for all calls.
+    #[error("{target} is running call {call} for {} s", running.as_secs())]
+    Busy { target: String, call: u64, job: String, running: Duration },
     #[error("{target} has too many requests without an answer")]
     Full { target: String },
     #[error("{}", .0.message)]
@@ -69,7 +72,7 @@ impl Error {
             Self::NotAnswering { .. } => "not_answering",
             Self::Died { .. } => "app_died",
             Self::Lost { .. } => "connection_lost",
-            Self::Full { .. } => "busy",
+            Self::Busy { .. } | Self::Full { .. } => "busy",
             Self::Refused(refusal) => refusal.known_kind(),
             Self::NotAttached { .. } => "not_attached",
             Self::SessionsOnly { .. } => "sessions_only",
@@ -102,6 +105,9 @@ impl Error {
                     .to_owned()
             }
             Self::Lost { .. } => "list_targets shows what is running; what it was asked may have been done".to_owned(),
+            Self::Busy { target, job, .. } => format!(
+                "wait with get_job(job=\"{job}\"), or stop it with interrupt(target=\"{target}\"), in a shell `pylair interrupt {target}`"
+            ),
             Self::Full { .. } => "wait for what is running; get_status shows it".to_owned(),
             Self::Refused(refusal) => refusal.hint.clone().unwrap_or_else(|| "inspect shows what is there".to_owned()),
             Self::Unreadable { .. } => "the probe in it may be of another version".to_owned(),

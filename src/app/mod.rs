@@ -11,7 +11,7 @@ pub mod registry;
 mod status;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     path::PathBuf,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
@@ -42,6 +42,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const STOPPED_TIMEOUT: Duration = Duration::from_secs(1);
 /// Processes that are remembered after they have gone.
 const REMEMBERED: usize = 256;
+/// Reasons that are remembered.
+const REASONS: usize = 1000;
 
 /// An app as it is written back to callers.
 pub fn name_of(entry: &Entry) -> String {
@@ -62,6 +64,8 @@ struct Known {
     instances: HashMap<Process, Arc<Instance>>,
     /// The process that last ran code under an id.
     last: HashMap<String, Arc<Instance>>,
+    /// Why copies of failures were ended, by occurrence, the newest last.
+    ended: VecDeque<(String, String)>,
 }
 
 /// A handle to one process.
@@ -154,11 +158,25 @@ impl Apps {
         tokio::task::spawn_blocking(move || registry::read(&directory)).await.unwrap_or_default()
     }
 
-    /// Ends a process that is ours to end, and takes its entry out.
-    pub async fn end(&self, entry: &Entry) -> std::io::Result<()> {
+    /// Ends a process that is ours to end, takes its entry out, and remembers why.
+    pub async fn end(&self, entry: &Entry, reason: &str) -> std::io::Result<()> {
+        if let Some(occurrence) = entry.occurrence.clone() {
+            // Before it: whoever finds it gone asks why.
+            let mut known = self.known.lock().expect("no panic while locked");
+            if known.ended.len() >= REASONS {
+                known.ended.pop_front();
+            }
+            known.ended.push_back((occurrence, reason.to_owned()));
+        }
         let (directory, entry) = (self.directory.clone(), entry.clone());
         let ended = tokio::task::spawn_blocking(move || registry::end(&directory, &entry)).await;
         ended.unwrap_or_else(|error| Err(std::io::Error::other(error)))
+    }
+
+    /// Why the copy of a failure was ended, by the reporter's id of what happened.
+    pub fn why_ended(&self, occurrence: &str) -> Option<String> {
+        let known = self.known.lock().expect("no panic while locked");
+        known.ended.iter().rev().find(|(ended, _)| ended == occurrence).map(|(_, reason)| reason.clone())
     }
 
     /// All apps whose process is there.
@@ -291,6 +309,14 @@ impl App {
         Whose { client, frame: self.called.as_ref().and_then(|called| called.frame) }
     }
 
+    /// The next answer about it says this too.
+    pub fn note(&self, note: String) {
+        let mut live = self.instance.live();
+        if !live.notes.contains(&note) {
+            live.notes.push(note);
+        }
+    }
+
     /// What an answer about this app must say besides its own, once.
     pub fn take_notes(&self) -> Vec<String> {
         std::mem::take(&mut self.instance.live().notes)
@@ -416,9 +442,9 @@ impl App {
         Ok((reply.mime.unwrap_or_else(|| "image/png".to_owned()), picture, reply.notes))
     }
 
-    /// Ends the process of a frozen failure.
-    pub async fn end(&self) -> Result<(), Error> {
-        self.apps.end(&self.entry).await.map_err(|source| Error::Connect { target: self.name(), source })
+    /// Ends the process of a frozen failure. The reason is remembered.
+    pub async fn end(&self, reason: &str) -> Result<(), Error> {
+        self.apps.end(&self.entry, reason).await.map_err(|source| Error::Connect { target: self.name(), source })
     }
 
     /// Takes a probe that came in from outside out again.

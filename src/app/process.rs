@@ -51,6 +51,15 @@ pub(super) fn doing(process: Process) -> Doing {
 
 /// Kills a process, and never another that has its pid now. One that is gone is as good as killed.
 pub(super) fn kill(process: Process) -> io::Result<()> {
+    signal(process, rustix::process::Signal::KILL)
+}
+
+/// Interrupts a process as a terminal would.
+pub(super) fn interrupt(process: Process) -> io::Result<()> {
+    signal(process, rustix::process::Signal::INT)
+}
+
+fn signal(process: Process, signal: rustix::process::Signal) -> io::Result<()> {
     let Some(pid) = Pid::from_raw(process.pid) else { return Ok(()) };
     let pidfd = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
         Err(rustix::io::Errno::SRCH) => return Ok(()),
@@ -60,7 +69,7 @@ pub(super) fn kill(process: Process) -> io::Result<()> {
     if doing(process) == Doing::Ended {
         return Ok(());
     }
-    match rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL) {
+    match rustix::process::pidfd_send_signal(&pidfd, signal) {
         Err(rustix::io::Errno::SRCH) => Ok(()),
         sent => Ok(sent?),
     }

@@ -9,6 +9,7 @@ mod doctor;
 mod exceed;
 mod exec;
 mod failures;
+mod interrupt;
 mod mcp;
 mod output;
 mod repl;
@@ -125,6 +126,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Serve(args) => serve::serve(&args, surroundings),
         Command::Mcp(args) => mcp::mcp(&args, &surroundings),
         Command::Exec(args) => exec::exec(&args, &surroundings),
+        Command::Interrupt(args) => interrupt::interrupt(&args, &surroundings),
         Command::Repl(args) => repl::repl(&args, &surroundings),
         Command::Apps(args) => apps::apps(&args, &surroundings),
         Command::Sessions(args) => sessions::sessions(&args, &surroundings),

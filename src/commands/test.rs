@@ -1,17 +1,27 @@
-//! `pylair test`: pytest with the plugin, in this process's place, so that its output, colours and exit code are its own.
+//! `pylair test`: pytest with the plugin. Its output, colours and exit code are pytest's own, and so are the signals that are sent to us: we only
+//! wait, to tell what failed where pytest could not, because a test ended its process.
 
-use std::{os::unix::process::CommandExt, process::Command};
+use std::process::{Child, Command, ExitStatus};
+
+use rustix::process::{Pid, Signal, WaitIdOptions};
+use serde_json::Value;
 
 use super::{Exit, Failure, Surroundings, client::Client, complain};
 use crate::{
     cli::failures::TestArgs,
     config::Flags,
-    plain::shown,
+    plain::{one_line, shown},
     probe::directory::{Directory, PYTEST_SCRIPT},
     python::Interpreters,
 };
 
-/// Returns only when pytest could not be started.
+/// Signals that are passed on. What a terminal sends goes to pytest as well without us.
+const PASSED_ON: [i32; 6] = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
+/// As many as the plugin shows.
+const MAX_LINES: usize = 200;
+const MAX_NAME_CHARS: usize = 500;
+
+/// Returns only when pytest could not be started: it ends as pytest ended.
 pub fn test(args: &TestArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
     surroundings.places.create()?;
     let python = interpreter(args.python.as_deref(), surroundings)?;
@@ -26,15 +36,121 @@ pub fn test(args: &TestArgs, surroundings: &Surroundings) -> Result<Exit, Failur
         // The tests run all the same; what they report is taken in by the next daemon.
         complain(&failure);
     }
+    let run = format!("{}{}", crate::session::new_handle(), crate::session::new_handle());
     let mut command = Command::new(&python);
-    command.arg(directory.join(PYTEST_SCRIPT)).args(&args.args);
+    command.arg(directory.join(PYTEST_SCRIPT)).args(&args.args).env("PYLAIR_TEST_RUN", &run);
     if let Some(home) = surroundings.env.get("PYLAIR_HOME") {
         command.env("PYLAIR_HOME", home);
     }
     super::wrap::keep_signal_mask(&mut command);
-    let error = command.exec();
-    let named = shown(&python.to_string_lossy());
-    Err(Failure::new(format!("cannot run `{named}`: {error}"), "name another Python with --python"))
+    end_with_us(&mut command);
+    let signals = block();
+    let child = command.spawn().map_err(|error| {
+        let named = shown(&python.to_string_lossy());
+        Failure::new(format!("cannot run `{named}`: {error}"), "name another Python with --python")
+    })?;
+    let status = wait(child, &signals)?;
+    // Nothing that goes wrong here may change how the run ended.
+    let _told = tell_of_a_run_that_did_not_end(&run, surroundings);
+    end_like(status)
+}
+
+/// Whoever kills us means pytest.
+fn end_with_us(command: &mut Command) {
+    use std::os::unix::process::CommandExt;
+    // SAFETY: it only makes a system call.
+    unsafe {
+        command.pre_exec(|| Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?));
+    }
+}
+
+/// Blocks the signals that `wait` waits for.
+fn block() -> libc::sigset_t {
+    // SAFETY: all zeros is a valid set, and the calls only write to it and read from it.
+    unsafe {
+        let mut signals: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut signals);
+        for signal in PASSED_ON.into_iter().chain([libc::SIGCHLD]) {
+            libc::sigaddset(&raw mut signals, signal);
+        }
+        libc::sigprocmask(libc::SIG_BLOCK, &raw const signals, std::ptr::null_mut());
+        // Whoever started us may have ignored it, and then nobody would hear how pytest ended.
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        signals
+    }
+}
+
+fn wait(mut child: Child, signals: &libc::sigset_t) -> Result<ExitStatus, Failure> {
+    let pid = Pid::from_child(&child);
+    loop {
+        // SAFETY: both are valid for the time of the call; all zeros is a valid siginfo.
+        let (signal, code) = unsafe {
+            let mut told: libc::siginfo_t = std::mem::zeroed();
+            (libc::sigwaitinfo(signals, &raw mut told), told.si_code)
+        };
+        if PASSED_ON.contains(&signal) {
+            if code != libc::SI_KERNEL
+                && let Some(signal) = Signal::from_named_raw(signal)
+            {
+                let _gone = rustix::process::kill_process(pid, signal);
+            }
+            continue;
+        }
+        let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        if !matches!(rustix::process::waitid(rustix::process::WaitId::Pid(pid), how), Ok(None)) {
+            return Ok(child.wait()?);
+        }
+    }
+}
+
+/// The closing lines of a run whose process ended in the middle of it.
+fn tell_of_a_run_that_did_not_end(run: &str, surroundings: &Surroundings) -> Result<(), Failure> {
+    let Some(mut client) = Client::connect(surroundings)? else { return Ok(()) };
+    let told: Value = client.get(&format!("/api/runs/{run}"))?;
+    if !told["ended"].is_null() {
+        return Ok(());
+    }
+    let failures = told["failures"].as_array().cloned().unwrap_or_default();
+    let mut lines = vec![String::new()];
+    for failure in failures.iter().take(MAX_LINES) {
+        let text = |key: &str| one_line(failure[key].as_str().unwrap_or_default(), MAX_NAME_CHARS);
+        let (id, times) = (text("id"), failure["occurrences"].as_u64().unwrap_or_default());
+        let seen = if times > 1 { format!(", seen {times} times") } else { String::new() };
+        let status = text("status").replace('_', " ");
+        lines.push(format!(
+            "pylair: {id} {}  {}  ({status}{seen}; pylair failures show {id})",
+            text("test"),
+            text("type")
+        ));
+    }
+    if failures.len() > MAX_LINES {
+        lines.push(format!(
+            "pylair: and {} more; pylair failures list --limit {}",
+            failures.len() - MAX_LINES,
+            failures.len()
+        ));
+    }
+    lines.push("pylair: pytest was ended before it had told what came of the tests".to_owned());
+    super::say(&lines.join("\n"))
+}
+
+/// Ends as pytest ended, by its signal too.
+fn end_like(status: ExitStatus) -> ! {
+    use std::os::unix::process::ExitStatusExt;
+    if let Some(signal) = status.signal() {
+        // SAFETY: nothing but system calls on values of our own. No core of ours is wanted, whatever became of pytest's.
+        unsafe {
+            let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
+            libc::signal(signal, libc::SIG_DFL);
+            let mut signals: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut signals);
+            libc::sigaddset(&raw mut signals, signal);
+            libc::sigprocmask(libc::SIG_UNBLOCK, &raw const signals, std::ptr::null_mut());
+            libc::raise(signal);
+        }
+    }
+    std::process::exit(status.code().unwrap_or(1))
 }
 
 fn interpreter(wanted: Option<&str>, surroundings: &Surroundings) -> Result<std::path::PathBuf, Failure> {

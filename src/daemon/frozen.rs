@@ -2,9 +2,9 @@
 //! their own; here they are found by their failure, and let go when there are too many, too large or too old.
 
 use std::{
-    collections::VecDeque,
+    collections::HashSet,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, SystemTime},
@@ -33,10 +33,10 @@ use crate::{
 
 /// How often copies are looked at while there are any.
 const LOOK_EVERY: Duration = Duration::from_secs(20);
+/// How soon they are looked at again when one is expected.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// A copy is reported a moment before it can be visited.
 const REGISTERS_WITHIN: Duration = Duration::from_secs(2);
-/// Reasons that are remembered.
-const REMEMBERED: usize = 1000;
 const MAX_WORD_CHARS: usize = 200;
 const MAX_LOCALS_CHARS: usize = 800;
 
@@ -45,8 +45,6 @@ const MAX_LOCALS_CHARS: usize = 800;
 pub struct Frozen {
     pub(super) apps: Arc<Apps>,
     limits: FrozenLimits,
-    /// Why copies were ended, by occurrence, the newest last.
-    let_go: Mutex<VecDeque<(String, String)>>,
     count: AtomicUsize,
     look: Notify,
 }
@@ -95,6 +93,9 @@ pub struct Copy {
     pub target: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why_not: Option<String>,
+    /// That it is not of when the failure was last seen, and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub older: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub frames: Vec<FrameAt>,
 }
@@ -110,8 +111,7 @@ pub struct Found {
 
 impl Frozen {
     pub(super) fn new(apps: Arc<Apps>, limits: FrozenLimits) -> Arc<Self> {
-        let (let_go, count, look) = (Mutex::default(), AtomicUsize::new(0), Notify::new());
-        Arc::new(Self { apps, limits, let_go, count, look })
+        Arc::new(Self { apps, limits, count: AtomicUsize::new(0), look: Notify::new() })
     }
 
     /// Living copies, as many as were seen last.
@@ -126,17 +126,19 @@ impl Frozen {
 
     /// Keeps copies within their limits until `stop`.
     pub(super) async fn watch(self: Arc<Self>, stop: CancellationToken) {
+        let mut expected_until = None;
         loop {
             let left = self.trim().await;
-            let next = async {
-                if left == 0 {
-                    self.look.notified().await;
-                } else {
-                    let _either = tokio::time::timeout(LOOK_EVERY, self.look.notified()).await;
-                }
+            let now = tokio::time::Instant::now();
+            let pause = match expected_until {
+                Some(until) if now < until => LOOK_AGAIN,
+                _ if left > 0 => LOOK_EVERY,
+                _ => Duration::MAX,
             };
             tokio::select! {
-                () = next => {}
+                told = tokio::time::timeout(pause, self.look.notified()) => if told.is_ok() {
+                    expected_until = Some(tokio::time::Instant::now() + REGISTERS_WITHIN);
+                },
                 () = stop.cancelled() => return,
             }
         }
@@ -150,22 +152,13 @@ impl Frozen {
         let sized = tokio::task::spawn_blocking(move || {
             entries.into_iter().map(|entry| (megabytes(entry.pid), entry)).collect::<Vec<_>>()
         });
-        let (mut kept, mut used) = (0, 0);
+        let mut room = Room { limits: self.limits, kept: 0, used: 0, is_full: false };
         for (megabytes, entry) in sized.await.unwrap_or_default() {
-            let FrozenLimits { copies, megabytes: most, age } = self.limits;
-            let reason = if kept >= copies as usize {
-                format!("newer failures took its place: frozen_failures={copies} are kept")
-            } else if used + megabytes > most {
-                format!("it and newer ones took more memory than frozen_mb={most}")
-            } else if lived(&entry) > age {
-                format!("it was older than frozen_minutes={}", age.as_secs() / 60)
-            } else {
-                kept += 1;
-                used += megabytes;
-                continue;
-            };
-            self.end(&entry, &reason).await;
+            if let Some(reason) = room.refuses(megabytes, lived(&entry)) {
+                self.end(&entry, &reason).await;
+            }
         }
+        let kept = room.kept;
         self.count.store(kept, Ordering::Release);
         kept
     }
@@ -179,45 +172,28 @@ impl Frozen {
     }
 
     /// Ends a copy because somebody wants it.
-    pub(super) async fn close(&self, copy: &App) -> Result<(), Error> {
-        copy.end().await?;
-        self.remember(&copy.entry, "somebody closed it");
-        Ok(())
+    pub(super) async fn close(copy: &App) -> Result<(), Error> {
+        Ok(copy.end("somebody closed it").await?)
     }
 
     async fn end(&self, entry: &Entry, reason: &str) {
-        if let Err(error) = self.apps.end(entry).await {
-            tracing::warn!(pid = entry.pid, %error, "a frozen failure could not be ended");
-            return;
+        match self.apps.end(entry, reason).await {
+            Ok(()) => tracing::debug!(pid = entry.pid, reason, "a frozen failure was let go"),
+            Err(error) => tracing::warn!(pid = entry.pid, %error, "a frozen failure could not be ended"),
         }
-        tracing::debug!(pid = entry.pid, reason, "a frozen failure was let go");
-        self.remember(entry, reason);
     }
 
-    fn remember(&self, entry: &Entry, reason: &str) {
-        let Some(occurrence) = entry.occurrence.clone() else { return };
-        let mut let_go = self.let_go.lock().expect("no panic while locked");
-        if let_go.len() >= REMEMBERED {
-            let_go.pop_front();
-        }
-        let_go.push_back((occurrence, reason.to_owned()));
-    }
-
-    fn why_let_go(&self, occurrence: &str) -> Option<String> {
-        let let_go = self.let_go.lock().expect("no panic while locked");
-        let_go.iter().rev().find(|(known, _)| known == occurrence).map(|(_, reason)| reason.clone())
-    }
-
-    /// The newest living copy of a failure. One that was reported a moment ago is waited for.
-    async fn copy_of(&self, failure: &Failure) -> Option<Entry> {
+    /// The newest living copy of a failure, and if it is not the one of when the failure was last seen, a sentence about that. One that was
+    /// reported a moment ago is waited for.
+    async fn copy_of(&self, failure: &Failure) -> Option<(Entry, Option<String>)> {
         let until = tokio::time::Instant::now() + REGISTERS_WITHIN;
         loop {
             let entries = self.apps.entries().await;
             let of = |occurrence: &str| {
                 entries.iter().find(|entry| entry.occurrence.as_deref() == Some(occurrence)).cloned()
             };
-            if let Some(found) = failure.seen.iter().find_map(|seen| of(&seen.occurrence)) {
-                return Some(found);
+            if let Some(newest) = failure.seen.first().and_then(|seen| of(&seen.occurrence)) {
+                return Some((newest, None));
             }
             let coming = failure.seen.first().is_some_and(|seen| {
                 let pid = match seen.evidence.as_ref().and_then(|evidence| evidence.frozen.as_ref()) {
@@ -229,10 +205,17 @@ impl Frozen {
                 // One that has ended and waits to be reaped has no program any more.
                 is_new
                     && std::fs::read_link(format!("/proc/{pid}/exe")).is_ok()
-                    && self.why_let_go(&seen.occurrence).is_none()
+                    && self.apps.why_ended(&seen.occurrence).is_none()
             });
             if !coming || tokio::time::Instant::now() >= until {
-                return None;
+                return failure.seen.iter().skip(1).find_map(|seen| {
+                    let why = self.why_not(failure);
+                    let note = format!(
+                        "this copy is of an older run, {} at {:.0}: when it was last seen, {why}",
+                        seen.run, seen.at
+                    );
+                    Some((of(&seen.occurrence)?, Some(note)))
+                });
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -241,7 +224,7 @@ impl Frozen {
     /// Why a failure has no living copy.
     fn why_not(&self, failure: &Failure) -> String {
         let Some(seen) = failure.seen.first() else { return "nothing is known of how it was seen".to_owned() };
-        if let Some(reason) = self.why_let_go(&seen.occurrence) {
+        if let Some(reason) = self.apps.why_ended(&seen.occurrence) {
             return format!("its copy was let go: {reason}");
         }
         match seen.evidence.as_ref().and_then(|evidence| evidence.frozen.as_ref()) {
@@ -262,9 +245,11 @@ impl Daemon {
             return Err(session::Error::NotAllowed("reach processes outside of pylair").into());
         }
         let failure = self.failures.get(id).await?;
-        let Some(entry) = self.frozen.copy_of(&failure).await else {
+        let Some((entry, older)) = self.frozen.copy_of(&failure).await else {
             let (why, id) = (self.frozen.why_not(&failure), failure.summary.id.clone());
-            return Err(Error::NotFrozen { id, why, recorded: recorded(&failure) });
+            let reported = failure.seen.first().and_then(|seen| seen.evidence.as_ref()?.frozen.as_ref());
+            let was_frozen = matches!(reported, Some(Reported::Pid(_)));
+            return Err(Error::NotFrozen { id, why, recorded: recorded(&failure), was_frozen });
         };
         if let Some(frame) = frame.filter(|frame| *frame > entry.frames.len()) {
             return Err(Error::NoFrame { id: failure.summary.id, frame, frames: entry.frames.len() });
@@ -272,7 +257,11 @@ impl Daemon {
         let name = Reference::Failure { id: failure.summary.id.clone(), frame }.to_string();
         let app = self.frozen.apps.list(caller).await.into_iter().find(|app| app.entry.process() == entry.process());
         let gone = || crate::app::Error::Gone { target: name.clone() };
-        Ok(app.ok_or_else(gone)?.called(name, frame))
+        let app = app.ok_or_else(gone)?.called(name, frame);
+        if let Some(older) = older {
+            app.note(older);
+        }
+        Ok(app)
     }
 
     /// A failure with all that can be told of it.
@@ -286,23 +275,30 @@ impl Daemon {
     async fn copy_of(&self, caller: &Caller, failure: &Failure) -> Copy {
         if !Apps::visible_to(caller) {
             let why = "a frozen test has the rights of whoever ran it, so that needs the scope `admin`".to_owned();
-            return Copy { target: None, why_not: Some(why), frames: Vec::new() };
+            return Copy { target: None, why_not: Some(why), older: None, frames: Vec::new() };
         }
         match self.frozen.copy_of(failure).await {
-            Some(entry) => {
+            Some((entry, older)) => {
                 let target = Reference::Failure { id: failure.summary.id.clone(), frame: None }.to_string();
-                Copy { target: Some(target), why_not: None, frames: entry.frames }
+                Copy { target: Some(target), why_not: None, older, frames: entry.frames }
             }
-            None => Copy { target: None, why_not: Some(self.frozen.why_not(failure)), frames: Vec::new() },
+            None => Copy { target: None, why_not: Some(self.frozen.why_not(failure)), older: None, frames: Vec::new() },
         }
     }
 
     /// All failures that can be questioned.
     pub async fn frozen_failures(&self, caller: &Caller) -> Vec<FrozenStatus> {
         let mut found = Vec::new();
-        for app in self.frozen.apps.list(caller).await {
+        let mut apps = self.frozen.apps.list(caller).await;
+        apps.sort_by(|a, b| b.entry.started_at.total_cmp(&a.entry.started_at));
+        let mut known = HashSet::new();
+        for app in apps {
             let entry = &app.entry;
             let Some(id) = self.failure_of(&self.failures, entry).await else { continue };
+            // The target is the newest of its copies.
+            if !known.insert(id.clone()) {
+                continue;
+            }
             let word = |text: &str| one_line(text, MAX_WORD_CHARS);
             let pid = entry.pid;
             found.push(FrozenStatus {
@@ -328,6 +324,37 @@ impl Daemon {
     }
 }
 
+/// What there is room for, when copies come the newest first.
+struct Room {
+    limits: FrozenLimits,
+    kept: usize,
+    used: u64,
+    is_full: bool,
+}
+
+impl Room {
+    /// Why the next one is let go, if it is. None that is older than one which found no room beside the newer is kept.
+    fn refuses(&mut self, megabytes: u64, lived: Duration) -> Option<String> {
+        let FrozenLimits { copies, megabytes: most, age } = self.limits;
+        if lived > age {
+            return Some(format!("it was older than frozen_minutes={}", age.as_secs() / 60));
+        }
+        if self.kept >= copies as usize {
+            return Some(format!("newer failures took its place: frozen_failures={copies} are kept"));
+        }
+        if megabytes > most {
+            return Some(format!("it took {megabytes} MB of memory, more than frozen_mb={most}"));
+        }
+        self.is_full |= self.used + megabytes > most;
+        if self.is_full {
+            return Some(format!("it and newer ones took more memory than frozen_mb={most}"));
+        }
+        self.kept += 1;
+        self.used += megabytes;
+        None
+    }
+}
+
 /// The values that were recorded, for whoever cannot ask for others.
 fn recorded(failure: &Failure) -> Option<String> {
     let evidence: &Evidence = failure.seen.iter().find_map(|seen| seen.evidence.as_ref())?;
@@ -349,4 +376,35 @@ fn megabytes(pid: i32) -> u64 {
         line.split(' ').next()?.parse::<u64>().ok()
     };
     std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok().and_then(kilobytes).unwrap_or_default() >> 10
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Which of them stay, the newest first, and why the others go.
+    fn judged(limits: FrozenLimits, copies: &[(u64, u64)]) -> (Vec<bool>, Vec<String>) {
+        let mut room = Room { limits, kept: 0, used: 0, is_full: false };
+        let judged: Vec<_> = copies
+            .iter()
+            .map(|(megabytes, minutes)| room.refuses(*megabytes, Duration::from_secs(minutes * 60)))
+            .collect();
+        (judged.iter().map(Option::is_none).collect(), judged.into_iter().flatten().collect())
+    }
+
+    #[test]
+    fn the_oldest_are_let_go_first_whatever_there_is_too_much_of() {
+        let limits = FrozenLimits { copies: 3, megabytes: 100, age: Duration::from_secs(60 * 60) };
+        let (stay, why) = judged(limits, &[(1, 0), (1, 1), (1, 2), (1, 3)]);
+        assert_eq!((stay.as_slice(), why[0].contains("frozen_failures=3")), (&[true, true, true, false][..], true));
+        // A small one that is older than one which had to go does not stay.
+        let (stay, why) = judged(limits, &[(60, 0), (60, 1), (1, 2)]);
+        assert_eq!(stay, [true, false, false]);
+        assert!(why.iter().all(|why| why.contains("frozen_mb=100")), "{why:?}");
+        // But one that is too large for itself takes no other with it.
+        let (stay, why) = judged(limits, &[(101, 0), (60, 1)]);
+        assert_eq!((stay.as_slice(), why[0].contains("101 MB")), (&[false, true][..], true));
+        let (stay, why) = judged(limits, &[(1, 60), (1, 61)]);
+        assert_eq!((stay.as_slice(), why[0].contains("frozen_minutes=60")), (&[true, false][..], true));
+    }
 }

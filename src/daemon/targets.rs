@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use serde::de::DeserializeOwned;
 
-use super::{Daemon, testing::TestRun};
+use super::{Daemon, frozen::Frozen, testing::TestRun};
 use crate::{
     app::{self, App, Apps},
     caller::{Caller, Scope},
@@ -47,7 +47,7 @@ pub enum Error {
     #[error(transparent)]
     Failure(#[from] crate::failures::Error),
     #[error("failure {id} cannot be questioned: {why}")]
-    NotFrozen { id: String, why: String, recorded: Option<String> },
+    NotFrozen { id: String, why: String, recorded: Option<String>, was_frozen: bool },
     #[error("failure {id} has no frame {frame}")]
     NoFrame { id: String, frame: usize, frames: usize },
     #[error("{0}")]
@@ -101,9 +101,10 @@ impl Error {
                 format!("{}; {}; open_session makes a session", list("session", sessions), list("app", apps))
             }
             Self::Failure(error) => error.hint(),
-            Self::NotFrozen { id, recorded, .. } => {
+            Self::NotFrozen { id, recorded, was_frozen, .. } => {
                 let recorded = recorded.as_ref().map(|values| format!("recorded: {values}; ")).unwrap_or_default();
-                format!("{recorded}get_failure(id=\"{id}\") has all that was; run_tests freezes it anew")
+                let again = if *was_frozen { "; run_tests freezes it anew" } else { "" };
+                format!("{recorded}get_failure(id=\"{id}\") has all that was{again}")
             }
             Self::NoFrame { id, frames, .. } => {
                 format!("they are failure:{id}#1, the innermost, to failure:{id}#{frames}")
@@ -241,7 +242,7 @@ impl Daemon {
             Err(session::Error::Gone | session::Error::Unknown { .. } | session::Error::Closed { .. }) => {
                 match self.target(caller, Some(named), Purpose::AsItIs).await? {
                     Target::App(app) if app.entry.is_frozen() => {
-                        self.frozen.close(&app).await?;
+                        Frozen::close(&app).await?;
                         Ok(app.name())
                     }
                     Target::App(app) => {

@@ -1,6 +1,11 @@
 //! Test failures through MCP, against real pytest: run, looked at, questioned in the frame that failed, fixed and verified.
 
-use std::fs;
+use std::{
+    fs,
+    os::unix::process::ExitStatusExt,
+    process::Stdio,
+    time::{Duration, Instant},
+};
 
 use serde_json::{Value, json};
 
@@ -147,6 +152,87 @@ fn the_oldest_copy_is_let_go_and_says_why_and_what_was_recorded() {
 }
 
 #[test]
+fn a_copy_that_is_too_large_or_too_old_is_let_go_and_says_so() {
+    let test = "a_copy_that_is_too_large_or_too_old_is_let_go_and_says_so";
+    for (setting, told) in [("PYLAIR_FROZEN_MB", "frozen_mb=0"), ("PYLAIR_FROZEN_MINUTES", "frozen_minutes=0")] {
+        let Some((_home, mut client)) = project(test, &[(setting, "0")]) else { return };
+        let ran = run(&mut client, &["-k", "none"]);
+        let id = failure(&ran, "test_shop.py::test_none")["id"].clone();
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let frozen = client.data("get_failure", &json!({"id": id}))["frozen"].clone();
+            if frozen["why_not"].as_str().is_some_and(|why| why.contains(told)) {
+                break;
+            }
+            assert!(Instant::now() < until, "{frozen}");
+        }
+    }
+}
+
+#[test]
+fn a_call_in_a_frozen_failure_ends_with_its_time_and_others_are_told_that_it_is_busy() {
+    let test = "a_call_in_a_frozen_failure_ends_with_its_time_and_others_are_told_that_it_is_busy";
+    let Some((home, mut client)) = project(test, &[]) else { return };
+    let ran = run(&mut client, &["-k", "none"]);
+    let target = failure(&ran, "test_shop.py::test_none")["target"].as_str().expect("it is frozen").to_owned();
+    let endless = json!({"code": "while True: pass", "target": target, "timeout_s": 0.5, "output": "json"});
+    let stopped = client.data("execute", &endless);
+    assert_eq!(stopped["outcome"], "timed_out", "{stopped}");
+    assert!(stopped["notes"].to_string().contains("was stopped"), "{stopped}");
+    assert_eq!(execute(&mut client, &target, "sorted(locals())")["result"], "['base', 'item', 'rate']");
+
+    let without = json!({"code": "while True: pass", "target": target, "timeout_s": 0, "wait_s": 0, "output": "json"});
+    let begun = client.data("execute", &without);
+    assert_eq!(begun["outcome"], "running", "{begun}");
+    let refused = client.failure("execute", &json!({"code": "1", "target": target}));
+    assert_eq!(refused["kind"], "busy", "{refused}");
+    assert!(refused["hint"].as_str().unwrap_or_default().contains("pylair interrupt failure:"), "{refused}");
+    let inspected = client.data("inspect", &json!({"target": target, "path": "item"}));
+    assert_eq!(inspected["type"], "dict", "what runs no code is answered: {inspected}");
+    let interrupted = home.command(&["interrupt", &target]).output().expect("it starts");
+    let told = String::from_utf8_lossy(&interrupted.stdout);
+    assert!(interrupted.status.success() && told.contains("interrupted"), "{interrupted:?}");
+    let again = client.data("execute", &without);
+    assert_eq!(again["outcome"], "running", "{again}");
+    let interrupted = client.data("interrupt", &json!({"target": target}));
+    assert_eq!(interrupted["outcome"], "interrupted", "{interrupted}");
+    assert_eq!(execute(&mut client, &target, "rate")["result"], "1.5");
+}
+
+#[test]
+fn a_copy_that_cannot_be_stopped_is_ended_and_an_older_one_says_that_it_is_older() {
+    let test = "a_copy_that_cannot_be_stopped_is_ended_and_an_older_one_says_that_it_is_older";
+    let Some((_home, mut client)) = project(test, &[]) else { return };
+    let first = run(&mut client, &["-k", "none"]);
+    let ran = run(&mut client, &["-k", "none"]);
+    let failed = failure(&ran, "test_shop.py::test_none");
+    let target = failed["target"].as_str().expect("it is frozen").to_owned();
+    let report = execute(&mut client, &target, "rate");
+    assert!(!report["notes"].to_string().contains("older"), "{report}");
+    // Nothing of it is Python, and nothing asks for signals.
+    let stuck = json!({"code": "sum(range(10**12))", "target": target, "timeout_s": 0.5, "output": "json"});
+    let ended = client.data("execute", &stuck);
+    assert_eq!(ended["outcome"], "timed_out", "{ended}");
+    assert!(ended["notes"].to_string().contains("this copy of the failure was ended"), "{ended}");
+    for _ in 0..2 {
+        let report = execute(&mut client, &target, "rate");
+        assert_eq!(report["result"], "1.5");
+        let notes = report["notes"].to_string();
+        let run = first["run"].as_str().expect("a run has an id");
+        assert!(notes.contains(&format!("an older run, {run}")) && notes.contains("timeout_s=0.5"), "{report}");
+    }
+    let told = client.data("get_failure", &json!({"id": failed["id"]}));
+    assert!(
+        told["frozen"]["older"].as_str().unwrap_or_default().contains("could not be stopped"),
+        "{}",
+        told["frozen"]
+    );
+    client.data("close_session", &json!({"target": target}));
+    let refused = client.failure("execute", &json!({"code": "1", "target": target}));
+    assert!(refused["message"].as_str().unwrap_or_default().contains("could not be stopped"), "{refused}");
+}
+
+#[test]
 fn a_failure_that_was_never_frozen_says_why() {
     let test = "a_failure_that_was_never_frozen_says_why";
     let Some((_home, mut client)) = project(test, &[("PYLAIR_FREEZE", "0")]) else { return };
@@ -213,6 +299,65 @@ fn a_run_is_a_job_that_can_be_waited_for_and_stopped() {
     }
     let refused = client.failure("run_tests", &json!({"cwd": "/nowhere"}));
     assert_eq!(refused["kind"], "bad_argument", "{refused}");
+}
+
+#[test]
+fn what_failed_is_told_when_a_test_ends_pytest() {
+    let Some((home, _client)) = project("what_failed_is_told_when_a_test_ends_pytest", &[]) else { return };
+    let python = pytest_python().expect("there is a project");
+    let python = python.to_str().expect("its path is text");
+    for (ending, code, signal) in [("os._exit(3)", Some(3), None), ("os.kill(os.getpid(), 9)", None, Some(9))] {
+        let test = format!("import os\ndef test_wrong():\n    assert not os\ndef test_end():\n    {ending}\n");
+        fs::write(home.work().join("test_end.py"), test).expect("the home is writable");
+        let ended = home.command(&["test", "--python", python, "-q", "-p", "no:cacheprovider", "test_end.py"]).output();
+        let ended = ended.expect("it starts");
+        let told = String::from_utf8_lossy(&ended.stdout);
+        assert_eq!((ended.status.code(), ended.status.signal()), (code, signal), "{told}");
+        let lines: Vec<_> = told.lines().filter(|line| line.starts_with("pylair: ")).collect();
+        assert!(lines.len() == 2 && lines[0].contains(" test_end.py::test_wrong  AssertionError  ("), "{told}");
+    }
+}
+
+#[test]
+fn signals_to_pylair_test_are_pytests() {
+    let Some((home, _client)) = project("signals_to_pylair_test_are_pytests", &[]) else { return };
+    let python = pytest_python().expect("there is a project");
+    let python = python.to_str().expect("its path is text");
+    let waits = "import time\ndef test_waits():\n    open('begun', 'w').close()\n    while True: time.sleep(0.01)\n";
+    fs::write(home.work().join("test_waits.py"), waits).expect("the home is writable");
+    let mut command = home.command(&["test", "--python", python, "-q", "-p", "no:cacheprovider", "test_waits.py"]);
+    let child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+    let until = Instant::now() + PATIENCE;
+    while !home.work().join("begun").exists() {
+        assert!(Instant::now() < until, "the test does not begin");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT)
+        .expect("it is there");
+    let ended = child.wait_with_output().expect("it ends");
+    assert_eq!(ended.status.code(), Some(2), "pytest was interrupted: {ended:?}");
+    assert!(String::from_utf8_lossy(&ended.stdout).contains("KeyboardInterrupt"), "{ended:?}");
+}
+
+#[test]
+fn a_demo_that_is_ended_leaves_nothing_behind() {
+    let Some((home, _client)) = project("a_demo_that_is_ended_leaves_nothing_behind", &[]) else { return };
+    let python = pytest_python().expect("there is a project");
+    let temporary = home.work().join("temporary");
+    fs::create_dir(&temporary).expect("the home is writable");
+    let left = || fs::read_dir(&temporary).expect("it is there").count();
+    let mut command = home.command(&["failures", "demo", "--python", python.to_str().expect("its path is text")]);
+    let mut child =
+        command.env("TMPDIR", &temporary).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+    let until = Instant::now() + PATIENCE;
+    while left() == 0 {
+        assert!(Instant::now() < until, "no project is made");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM)
+        .expect("it is there");
+    assert!(!child.wait().expect("it ends").success());
+    assert_eq!(left(), 0);
 }
 
 #[test]

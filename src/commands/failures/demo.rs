@@ -4,9 +4,15 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicI32, Ordering},
+    },
 };
 
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use serde_json::Value;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
     super::{Exit, Failure, Surroundings, client::Client, say},
@@ -76,10 +82,55 @@ impl Drop for Project {
     }
 }
 
+/// A signal that is to end the demo: it ends as soon as the command that runs has, so that nothing is left behind.
+#[derive(Debug, Default)]
+struct Ending {
+    signal: AtomicI32,
+    /// The command that runs.
+    child: Mutex<Option<Pid>>,
+}
+
+impl Ending {
+    fn watch() -> Result<Arc<Self>, Failure> {
+        let ending = Arc::new(Self::default());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let watching = ending.clone();
+        let [mut interrupted, mut terminated, mut hung_up] = {
+            let _within = runtime.enter();
+            [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?]
+        };
+        std::thread::spawn(move || {
+            runtime.block_on(async {
+                let came = tokio::select! {
+                    // A terminal sends it to the command too.
+                    _ = interrupted.recv() => Signal::INT,
+                    _ = terminated.recv() => Signal::TERM,
+                    _ = hung_up.recv() => Signal::HUP,
+                };
+                watching.signal.store(came.as_raw(), Ordering::Release);
+                if let Some(child) = *watching.child.lock().expect("no panic while locked")
+                    && came != Signal::INT
+                {
+                    let _ended = rustix::process::kill_process(child, came);
+                }
+            });
+        });
+        Ok(ending)
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        match self.signal.load(Ordering::Acquire) {
+            0 => Ok(()),
+            signal => Err(Failure::new(format!("the demo was ended by signal {signal}"), "its project is removed")),
+        }
+    }
+}
+
 pub(super) fn demo(args: &DemoArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
+    let ending = Ending::watch()?;
     let project = Project::make(args.keep)?;
     let at = &project.path;
-    let run = |told: &str, arguments: &[&str]| run(surroundings, at, told, arguments);
+    let run = |told: &str, arguments: &[&str]| run(surroundings, &ending, at, told, arguments);
     let test = || {
         let mut arguments = vec!["test"];
         if let Some(python) = &args.python {
@@ -137,7 +188,13 @@ fn indented(text: &str) -> String {
 }
 
 /// Shows a command and runs it. Its exit code.
-fn run(surroundings: &Surroundings, at: &Path, told: &str, arguments: &[&str]) -> Result<Option<i32>, Failure> {
+fn run(
+    surroundings: &Surroundings,
+    ending: &Ending,
+    at: &Path,
+    told: &str,
+    arguments: &[&str],
+) -> Result<Option<i32>, Failure> {
     let words = arguments.iter().map(|word| {
         let is_plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "-_.:/=".contains(c));
         if is_plain { (*word).to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
@@ -148,5 +205,15 @@ fn run(surroundings: &Surroundings, at: &Path, told: &str, arguments: &[&str]) -
     if let Some(home) = surroundings.env.get("PYLAIR_HOME") {
         command.env("PYLAIR_HOME", home);
     }
-    Ok(command.status()?.code())
+    ending.check()?;
+    let mut child = command.spawn()?;
+    *ending.child.lock().expect("no panic while locked") = Some(Pid::from_child(&child));
+    // Nobody else has its pid as long as it is not waited for, and nobody is sent a signal after that.
+    ending.check().inspect_err(|_| drop(child.kill()))?;
+    let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    let _ended = rustix::process::waitid(WaitId::Pid(Pid::from_child(&child)), how);
+    *ending.child.lock().expect("no panic while locked") = None;
+    let status = child.wait()?;
+    ending.check()?;
+    Ok(status.code())
 }
