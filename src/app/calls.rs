@@ -189,7 +189,7 @@ impl App {
     /// What there is now instead of a process that has ended.
     async fn successor(&self, job: &Job) -> String {
         if self.entry.is_frozen() {
-            return "the failure has no living copy any more; get_failure has what was recorded".to_owned();
+            return "the failure has no living copy any more; get_failure and `pylair failures show` have what was recorded".to_owned();
         }
         let id = &self.entry.app_id;
         let read = self.apps.entries().await;

@@ -103,7 +103,9 @@ impl Error {
             Self::Failure(error) => error.hint(),
             Self::NotFrozen { id, recorded, .. } => {
                 let recorded = recorded.as_ref().map(|values| format!("recorded: {values}; ")).unwrap_or_default();
-                format!("{recorded}get_failure(id=\"{id}\") has all that was; run_tests freezes it anew")
+                format!(
+                    "{recorded}get_failure and `pylair failures show {id}` have all that was; running its test freezes it anew"
+                )
             }
             Self::NoFrame { id, frames, .. } => {
                 format!("they are failure:{id}#1, the innermost, to failure:{id}#{frames}")
