@@ -29,7 +29,7 @@ pub fn wrong(schema: &Map<String, Value>, given: &Map<String, Value>) -> Option<
 /// A name that is none of the schema's.
 pub fn unknown(schema: &Map<String, Value>, given: &Map<String, Value>) -> Option<String> {
     let name = given.keys().find(|name| property(schema, name).is_none())?;
-    Some(format!("there is no `{}` to give", one_line(name, 60)))
+    Some(format!("`{}` is not known here", one_line(name, 60)))
 }
 
 /// A number that is too small or too large, where all else is right.
@@ -97,7 +97,13 @@ pub fn kinds(schema: &Value) -> Vec<&str> {
         Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).collect(),
         _ => alternatives(schema).flat_map(kinds).collect(),
     };
-    own.into_iter().filter(|kind| *kind != "null").collect()
+    let mut told: Vec<&str> = Vec::new();
+    for kind in own.into_iter().filter(|kind| *kind != "null") {
+        if !told.contains(&kind) {
+            told.push(kind);
+        }
+    }
+    told
 }
 
 fn alternatives(schema: &Value) -> impl Iterator<Item = &Value> {
@@ -205,7 +211,7 @@ mod tests {
         assert_eq!(told(json!({"failure_id": "x"})), "");
         assert_eq!(told(json!({"failure_id": "x", "id": "y"})), "`id` and `failure_id` are the same: give one of them");
         assert_eq!(told(json!({"id": ""})), "`id` is empty");
-        assert_eq!(told(json!({"id": "x", "mesage": 1})), "there is no `mesage` to give");
+        assert_eq!(told(json!({"id": "x", "mesage": 1})), "`mesage` is not known here");
         assert_eq!(told(json!({"id": "x", "limit": 0})), "`limit` has to be from 1 to 200, not 0");
         assert_eq!(told(json!({"id": "x", "limit": null})), "");
         assert_eq!(told(json!({"id": "x", "limit": "many"})), "`limit` has to be a whole number, not `many`");

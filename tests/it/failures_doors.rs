@@ -194,7 +194,7 @@ fn arguments_are_refused_in_words() {
         ("record_failure", json!({"test": "t", "message": "m", "line": -3}), "`line` has to be 0 or more"),
         ("record_failure", json!({"test": " ", "message": "m"}), "names no test"),
         ("record_failure", json!({"test": "t", "message": "m", "locals": "x"}), "`locals` has to be an object"),
-        ("record_failure", json!({"test": "t", "message": "m", "colour": 1}), "there is no `colour` to give"),
+        ("record_failure", json!({"test": "t", "message": "m", "colour": 1}), "`colour` is not known here"),
         ("run_tests", json!({"args": "-x"}), "`args` has to be a list, not `-x`"),
         ("run_tests", json!({"args": [1]}), "`args[0]` has to be a text, not 1"),
     ] {

@@ -22,7 +22,7 @@ use tokio::{
     sync::watch,
 };
 
-use super::{Daemon, targets::Error};
+use super::{Daemon, failures::take_spool, targets::Error};
 use crate::{
     caller::{Caller, Door},
     config::Places,
@@ -291,11 +291,19 @@ impl Daemon {
         let job = Arc::new(Job::new(id, caller.owner.clone(), "tests".into(), number, capture, None));
         parts.jobs.add(job.clone());
         let run = Arc::new(TestRun::new(job, run, python, Place::Group(group), &wish.args));
-        // The plugin has told everything when pytest ends.
-        run.settled.send_replace(true);
         self.testing.add(run.clone());
-        tokio::spawn(run.clone().follow(child));
+        tokio::spawn(self.clone().follow_outside(run.clone(), child));
         Ok(run)
+    }
+
+    /// Waits for the end. The plugin has told everything then, or has left in the spool what a busy daemon did not take.
+    async fn follow_outside(self: Arc<Self>, run: Arc<TestRun>, child: Child) {
+        run.clone().follow(child).await;
+        let spooled = self.places.state.join("spool").join(format!("{}.jsonl", run.run));
+        if tokio::fs::try_exists(&spooled).await.unwrap_or_default() {
+            take_spool(self.failures.clone()).await;
+        }
+        run.settled.send_replace(true);
     }
 
     /// The run that a job is, if it is one.
