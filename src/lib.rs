@@ -31,6 +31,7 @@
 #![recursion_limit = "256"]
 
 pub mod app;
+pub mod arguments;
 pub mod attach;
 pub mod audit;
 pub mod bridge;
@@ -41,6 +42,7 @@ pub mod config;
 pub mod daemon;
 pub mod descriptor;
 pub mod failures;
+pub mod fence;
 pub mod files;
 pub mod hash;
 pub mod history;

@@ -242,7 +242,7 @@ impl App {
     /// What there is now instead of a process that has ended.
     async fn successor(&self, job: &Job) -> String {
         if self.entry.is_frozen() {
-            return "this copy of the failure is gone; get_failure has what was recorded, and says whether there is another"
+            return "this copy of the failure is gone; get_failure and `pylair failures show` have what was recorded, and say whether there is another"
                 .to_owned();
         }
         let id = &self.entry.app_id;

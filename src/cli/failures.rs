@@ -5,6 +5,7 @@ use std::{ffi::OsString, path::PathBuf};
 use clap::{Args, Subcommand};
 
 use super::JsonArgs;
+use crate::failures::prompt;
 
 #[derive(Debug, Args)]
 #[command(
@@ -55,15 +56,18 @@ Examples:
     /// Show a failure: evidence, hypotheses, next step, trail
     Show(ShowArgs),
     /// Record what you found out under one of the nine rules, or say what a failure is
-    #[command(after_help = "\
+    #[command(
+        override_usage = "pylair failures debug ID [ANALYSIS] [--rule RULE] [--status STATUS [--force]]",
+        after_help = "\
 Examples:
   pylair failures debug k3n7q2 --rule 3 'total() takes the discount for an amount'
   git diff | pylair failures debug k3n7q2 --rule 6 -
   pylair failures debug k3n7q2 --status resolved
   pylair failures debug k3n7q2 --status resolved --force
 
-That a failure is resolved has to be shown by a passing run of its test. With --force you say so yourself;
-it is kept as not verified. `pylair failures docs principles` lists the rules.")]
+That a failure is resolved has to be shown by a passing run of its test. With --force you say so
+yourself, and it is kept as not verified. `pylair failures docs principles` lists the rules."
+    )]
     Debug(DebugArgs),
     /// Put failures together and say what to look at first
     #[command(after_help = "\
@@ -117,9 +121,9 @@ pub struct ListArgs {
     /// A part of the test's name
     #[arg(long)]
     pub test: Option<String>,
-    /// How many
-    #[arg(long, default_value_t = 50)]
-    pub limit: usize,
+    /// How many, at most 1000
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub limit: u32,
     /// Go on after a page, with its `next`
     #[arg(long)]
     pub after: Option<String>,
@@ -141,14 +145,15 @@ pub struct ShowArgs {
 #[derive(Debug, Args)]
 pub struct DebugArgs {
     /// The failure
-    #[arg(long = "failure-id", value_name = "ID", conflicts_with = "id", required_unless_present = "id")]
-    pub failure_id: Option<String>,
-    /// The failure
+    #[arg(required_unless_present = "failure_id", value_name = "ID")]
     pub id: Option<String>,
+    /// The failure, as an option; the word that follows is the analysis
+    #[arg(long, value_name = "ID")]
+    pub failure_id: Option<String>,
     /// What you found out; - for standard input
     #[arg(value_name = "ANALYSIS", allow_hyphen_values = true)]
     pub text: Option<String>,
-    /// The same
+    /// What you found out, as an option
     #[arg(long, value_name = "TEXT", conflicts_with = "text")]
     pub analysis: Option<String>,
     /// One of the nine rules, by number or name
@@ -156,7 +161,7 @@ pub struct DebugArgs {
     pub rule: Option<String>,
     #[arg(long, help = "What the failure is: in_progress, resolved, flaky or reopened")]
     pub status: Option<String>,
-    /// Say that it is resolved whatever the runs show
+    /// With --status resolved: whatever the runs show
     #[arg(long, requires = "status")]
     pub force: bool,
     #[command(flatten)]
@@ -190,11 +195,15 @@ pub struct PromptArgs {
     pub group_id: Option<String>,
     #[arg(long, alias = "prompt-style", help = "detailed, concise, step_by_step or root_cause")]
     pub style: Option<String>,
-    /// How long it may be
-    #[arg(long, value_name = "N")]
-    pub max_tokens: Option<usize>,
+    #[arg(long, value_name = "N", help = "How long it may be: 400 to 100000, 4000 by default", value_parser = tokens())]
+    pub max_tokens: Option<u32>,
     #[command(flatten)]
     pub json: JsonArgs,
+}
+
+fn tokens() -> clap::builder::RangedI64ValueParser<u32> {
+    let bound = |tokens: usize| i64::try_from(tokens).expect("it is small");
+    clap::value_parser!(u32).range(bound(prompt::LEAST_TOKENS)..=bound(prompt::MOST_TOKENS))
 }
 
 #[derive(Debug, Args)]

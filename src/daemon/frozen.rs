@@ -233,7 +233,7 @@ impl Frozen {
             None if self.limits.copies == 0 => {
                 "it was not frozen: frozen_failures=0 switches frozen failures off".to_owned()
             }
-            None => "it was not frozen: it came from no run of pytest that reached this daemon as it failed".to_owned(),
+            None => "it was not frozen: it came from no run of pytest that reached a daemon while it failed".to_owned(),
         }
     }
 }

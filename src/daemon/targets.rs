@@ -103,8 +103,8 @@ impl Error {
             Self::Failure(error) => error.hint(),
             Self::NotFrozen { id, recorded, was_frozen, .. } => {
                 let recorded = recorded.as_ref().map(|values| format!("recorded: {values}; ")).unwrap_or_default();
-                let again = if *was_frozen { "; run_tests freezes it anew" } else { "" };
-                format!("{recorded}get_failure(id=\"{id}\") has all that was{again}")
+                let again = if *was_frozen { "; running its test freezes it anew" } else { "" };
+                format!("{recorded}get_failure and `pylair failures show {id}` have all that was{again}")
             }
             Self::NoFrame { id, frames, .. } => {
                 format!("they are failure:{id}#1, the innermost, to failure:{id}#{frames}")

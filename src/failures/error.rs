@@ -97,8 +97,8 @@ impl Error {
         match self {
             Self::Line { .. } => "every line is one JSON object with `ev` and `run`; none of these was taken".into(),
             Self::UnknownRun { .. } => "send its `run` record first".into(),
-            Self::Unknown { what: "failure", .. } => "`list_failures` shows the failures there are".into(),
-            Self::Unknown { what: "group", .. } => "`analyze_failures` shows the groups there are".into(),
+            Self::Unknown { what: "failure", .. } => "the list of failures has the ids there are".into(),
+            Self::Unknown { what: "group", .. } => "an analysis of the failures tells the groups there are".into(),
             Self::Unknown { .. } => "look at the list".into(),
             Self::Invalid { .. } => "nothing was changed".into(),
             Self::NotShown { id, test } => {
@@ -114,6 +114,15 @@ impl Error {
             Self::Locked { .. } => "end the other process, or try again when it is done".into(),
             Self::Full { .. } => "free some space, or lower `failures_mb`; what was kept can be read".into(),
             Self::Damaged { .. } => "the next start of the daemon moves the file aside and begins a new one".into(),
+            Self::Io { path, source, .. } if is_refused(source) => {
+                format!(
+                    "let the daemon's user read and write `{}` and its directory, or set another store",
+                    path.display()
+                )
+            }
+            Self::Database { place, source, .. } if is_read_only(source) => {
+                format!("let the daemon's user write `{place}` and its directory; what was kept can be read")
+            }
             Self::Database { .. } | Self::Io { .. } => "the daemon's log has more".into(),
             Self::Closed => "the daemon is ending".into(),
             Self::Shared(error) => error.hint(),
@@ -139,6 +148,16 @@ impl Error {
             Trouble::Other => Self::Database { action, place, source },
         }
     }
+}
+
+fn is_refused(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem)
+}
+
+/// SQLite's word for a file that may not be written, with what more it says in the high bytes.
+fn is_read_only(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.and_then(|code| code.parse::<i32>().ok()).is_some_and(|code| code & 0xff == 8)
 }
 
 /// What a database means.

@@ -95,15 +95,23 @@ const API: &str = "\
 On http://127.0.0.1:7420 while `pylair serve` runs, with `Authorization: Bearer TOKEN` (`pylair token`). `/docs` shows the OpenAPI document.
 
 GET  /health
-GET  /api/failures?status=…                       list, in pages
-POST /api/failures                                record one by hand
-GET  /api/failures/ID                             one, with evidence and trail
-POST /api/debug                                   an analysis under a rule, or a status
+GET  /api/failures?status&group&project&test&limit&after   list, in pages
+POST /api/failures                   record one by hand: test_name, error_message, file_path, line_number, traceback, locals
+GET  /api/failures/ID                one, with evidence and trail
+POST /api/failures/ID/debug          an analysis under a rule, or a status: rule, analysis, status
+POST /api/debug                      the same, with failure_id; principle_number is rule
+GET  /api/failures/events            what changes, as server-sent events
 GET  /api/analytics?group_by&time_range&include_resolved
-GET  /api/prompt?failure_id|group_id&prompt_style (also /api/prompts/ID)
-GET  /api/docs?topic=…                            these pages
+GET  /api/prompt?failure_id|group_id&prompt_style&max_tokens
+GET  /api/prompts/ID                 the same, by the id of either
+GET  /api/groups, /api/groups/ID     groups, and the failures of one
+POST /api/groups/split               failures into a group of their own
+POST /api/groups/merge               into, from: two groups into one
+GET  /api/runs, /api/runs/ID         test runs, and one with what failed in it
+GET  /api/docs?topic                 these pages
 
-Errors are problem+json with the status code that fits.
+Errors are problem+json with the status code that fits: 404 for what is not there, 422 for what is said wrongly, 409 for what is not shown yet.
+A parameter or field that is not known is refused.
 ";
 
 const CLIENT: &str = "\
@@ -124,10 +132,11 @@ From a client of MCP: the tools of the toolset `tests`, and `execute` and `inspe
 ";
 
 const WEBUI: &str = "\
-# The dashboard
+# In a browser
 
-`pylair open` opens it. It shows what REST tells, live: failures by status and group, one failure with its frames, values, output and trail, the
-form for an analysis under a rule, what analysis finds, and prompts to copy. It can do nothing that REST cannot.
+`pylair serve` opens the HTTP door, on http://127.0.0.1:7420. `/docs` shows every address with what it takes and answers, `/openapi.json` the same for
+programs; neither needs a token, and neither can change anything. There are no pages that show the failures themselves: `pylair failures` in a shell,
+the tools, and REST do, and `GET /api/failures/events` tells what changes, live.
 ";
 
 const ANALYTICS: &str = "\
@@ -136,7 +145,7 @@ const ANALYTICS: &str = "\
 `analyze_failures([group_by, time_range, include_resolved])`
 
 group_by: fingerprint (the default: one cause), error_type, file_path, pattern (the message without what differs).
-time_range: all, today, week (seven days), month (a calendar month). What is resolved counts only with include_resolved.
+time_range: all, today, week (seven days), month (a calendar month). What is resolved counts only with include_resolved=true.
 
 Told of each group: how many failures, occurrences and tests, first and last seen, the trend of a week against the one before, most frequent places,
 the last good and the first bad commit with the files changed between them, and a priority with its reasons (how often, how widely, how lately, new,
@@ -147,7 +156,8 @@ Hypotheses name what they rest on: the frame, the value, the changed line; where
 const PROMPTS: &str = "\
 # Prompts
 
-`write_debug_prompt(failure or group, [style])` writes what is known for a model, within a budget of tokens.
+`write_debug_prompt(failure or group, [style, max_tokens])` writes what is known for a model, within a budget of 400 to 100000 tokens, 4000 if
+nothing is said.
 
 detailed (the default): frames with values, hypotheses, next step, output, what was tried.
 concise: the failing lines, the likeliest hypothesis, the next step.

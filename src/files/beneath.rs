@@ -22,7 +22,7 @@ const MAX_SYMLINKS: usize = 40;
 
 pub(super) struct Beneath {
     root: OwnedFd,
-    owner: Option<u32>,
+    owner: Option<(u32, u32)>,
 }
 
 /// A name in a directory, which need not exist.
@@ -149,9 +149,9 @@ impl Place {
 }
 
 /// Lets the session be the owner of what the daemon made for it.
-pub(super) fn give(file: &OwnedFd, owner: Option<u32>) -> Result<(), Errno> {
+pub(super) fn give(file: &OwnedFd, owner: Option<(u32, u32)>) -> Result<(), Errno> {
     match owner {
-        Some(id) => rustix::fs::fchown(file, Some(Uid::from_raw(id)), Some(Gid::from_raw(id))),
+        Some((user, group)) => rustix::fs::fchown(file, Some(Uid::from_raw(user)), Some(Gid::from_raw(group))),
         None => Ok(()),
     }
 }

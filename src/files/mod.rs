@@ -209,11 +209,12 @@ impl Workspace {
             .unwrap_or_else(|error| Err(Error::Io { what, path: failed, source: io::Error::other(error) }))
     }
 
-    /// Whom files that are made here are given to. A directory that was bound is seen with its owner as the session's own user.
-    fn owner_of_new(&self) -> Option<u32> {
+    /// Whom files that are made here are given to, user and group. A directory that was bound is seen with its owner, and its group, as the
+    /// session's own.
+    fn owner_of_new(&self) -> Option<(u32, u32)> {
         let owner = self.owner?;
-        let bound = || std::fs::metadata(&self.path).map(|metadata| metadata.uid()).ok();
-        if self.path == self.seen_as { bound() } else { Some(owner) }
+        let bound = || std::fs::metadata(&self.path).map(|metadata| (metadata.uid(), metadata.gid())).ok();
+        if self.path == self.seen_as { bound() } else { Some((owner, owner)) }
     }
 
     /// The path below the workspace that a caller means. Absolute ones count as the session sees them, or as the daemon does.

@@ -133,12 +133,32 @@ fn what_is_wrong_is_said_with_the_way_out() {
         (&["failures", "list", "--status", "odd"][..], "in_progress"),
         (&["failures", "import", "nowhere.xml"][..], "cannot read `nowhere.xml`"),
         (&["failures", "docs", "cooking"][..], "principles"),
+        (&["failures", "show", ""][..], "the id of the failure is empty"),
+        (&["failures", "prompt", " "][..], "the id of the failure or group is empty"),
+        (&["failures", "debug", "failure:", "seen"][..], "the id of the failure is empty"),
+        (&["failures", "debug", "zzzzzz", "--status", "flaky", "--force"][..], "only that a failure is resolved"),
+        (&["failures", "list", "--group", "gnone"][..], "there is no group `gnone`"),
     ] {
         let ran = home.run(args);
         assert_eq!(ran.status.code(), Some(2), "{args:?}: {ran:?}");
         assert!(ran.stderr.contains(says) && ran.stderr.contains("hint: "), "{args:?}: {ran:?}");
+        for tool in ["list_failures", "get_failure", "analyze_failures", "debug_failure", "run_tests"] {
+            assert!(!ran.stderr.contains(tool), "{args:?} names a tool of MCP: {ran:?}");
+        }
+    }
+    for (args, says) in [
+        (&["failures", "list", "--limit", "0"][..], "1..=1000"),
+        (&["failures", "prompt", "zzzzzz", "--max-tokens", "50"][..], "400..=100000"),
+        (&["failures", "debug"][..], "pylair failures debug ID [ANALYSIS]"),
+        (&["failures", "debug", "zzzzzz", "--force"][..], "--status"),
+    ] {
+        let ran = home.run(args);
+        assert_eq!(ran.status.code(), Some(2), "{args:?}: {ran:?}");
+        assert!(ran.stderr.contains(says), "{args:?}: {ran:?}");
     }
     assert!(home.run(&["failures"]).stdout.starts_with("no failure is recorded"));
+    let filtered = home.run(&["failures", "list", "--project", "nope"]);
+    assert!(filtered.status.success() && filtered.stdout.starts_with("no failure is like that (--project nope)"));
 }
 
 #[test]

@@ -125,40 +125,57 @@ fn what_is_wrong_is_a_problem_that_says_how_it_would_be_right() {
         let unverified = json!({"status": "resolved"}).to_string();
         let forced = json!({"status": "resolved", "force": true}).to_string();
         for (method, path, body, status, says) in [
-            ("POST", "/api/failures", "{}", 422, "missing field"),
+            ("POST", "/api/failures", "{}", 422, "`test` is missing (it may be called `test_name`)"),
             ("POST", "/api/failures", r#"{"test": "  "}"#, 422, "names no test"),
-            ("POST", "/api/failures", r#"{"test": 3}"#, 422, "expected a string"),
-            ("POST", "/api/failures", r#"{"test": "t", "line": -1}"#, 422, "not valid"),
-            ("POST", "/api/failures", "[1]", 422, "not valid"),
+            ("POST", "/api/failures", r#"{"test": 3}"#, 422, "`test` has to be a text, not 3"),
+            ("POST", "/api/failures", r#"{"test": "t", "line": -1}"#, 422, "`line` has to be 0 or more, not -1"),
+            ("POST", "/api/failures", "[1]", 422, "has to be an object, not a list"),
+            ("POST", "/api/failures", r#"["t", null, null, "", "", null, null]"#, 422, "has to be an object"),
+            ("POST", "/api/failures", r#"{"test": "t", "mesage": "m"}"#, 422, "`mesage` is not known here"),
+            ("POST", "/api/failures", r#"{"test": "t", "test_name": "u"}"#, 422, "are the same"),
+            ("POST", "/api/failures", r#"{"test": "t", "test": "u"}"#, 422, "duplicate field `test`"),
             ("POST", "/api/failures", "{", 400, "not valid"),
-            ("POST", "/api/failures", "", 400, "not valid"),
+            ("POST", "/api/failures", "", 400, "the body is empty"),
             ("POST", "/api/failures", "{\"test\": \"\\ud800\"}", 400, "not valid"),
             ("GET", "/api/failures/zzzzzz", "", 404, &*id),
             ("GET", "/api/failures/%00", "", 404, "nothing of this name"),
             ("GET", "/api/failures?status=weird", "", 422, "in_progress"),
-            ("GET", "/api/failures?group=gnone", "", 422, "the newest are"),
-            ("GET", "/api/failures?limit=many", "", 422, "invalid digit"),
+            ("GET", "/api/failures?group=gnone", "", 404, "the newest are"),
+            ("GET", "/api/failures?limit=many", "", 422, "`limit` has to be a whole number, not `many`"),
+            ("GET", "/api/failures?limit=0", "", 422, "`limit` has to be from 1 to 1000, not 0"),
+            ("GET", "/api/failures?limit=1001", "", 422, "`limit` has to be from 1 to 1000"),
+            ("GET", "/api/failures?limit=-1", "", 422, "`limit` has to be from 1 to 1000"),
+            ("GET", "/api/failures?stauts=new", "", 422, "`stauts` is not known here"),
+            ("GET", "/api/failures?limit=1&limit=2", "", 422, "`limit` is there twice"),
+            ("GET", "/api/runs?limit=0", "", 422, "`limit` has to be from 1 to 1000"),
+            ("GET", "/api/groups?limit=0", "", 422, "`limit` has to be from 1 to 1000"),
+            ("GET", "/api/analytics?include_resolved=perhaps", "", 422, "`include_resolved` has to be true or false"),
             ("GET", "/api/failures?after=nonsense", "", 422, "not valid"),
             ("POST", "/api/debug", "{}", 422, "failure_id"),
             ("POST", "/api/debug", r#"{"failure_id": "zzzzzz", "analysis": "x"}"#, 404, &*id),
             ("POST", &*debug, "{}", 422, "neither an analysis nor a status"),
             ("POST", &*debug, r#"{"rule": 10, "analysis": "x"}"#, 422, "9 If You Didn't Fix It"),
+            ("POST", &*debug, r#"{"rule": true, "analysis": "x"}"#, 422, "there is no rule `true`"),
+            ("POST", &*debug, r#"{"rule": -1, "analysis": "x"}"#, 422, "there is no rule `-1`"),
+            ("POST", &*debug, r#"{"rule": 3, "analysis": ["x"]}"#, 422, "`analysis` has to be a text, not a list"),
             ("POST", &*debug, r#"{"rule": "guess", "analysis": "x"}"#, 422, "1 Understand the System"),
             ("POST", &*debug, &*unverified, 409, "pylair test"),
             ("POST", &*debug, &*forced, 403, "command line"),
             ("GET", "/api/prompt", "", 422, "failure_id or group_id"),
-            ("GET", "/api/prompt?group_id=gnone", "", 422, "the newest are"),
+            ("GET", "/api/prompt?group_id=gnone", "", 404, "the newest are"),
             ("GET", "/api/prompt?failure_id=zzzzzz", "", 404, &*id),
             ("GET", "/api/prompts/zzzzzz", "", 404, &*id),
             ("GET", &*format!("/api/prompts/{id}?style=shouting"), "", 422, "step_by_step"),
+            ("GET", &*format!("/api/prompts/{id}?max_tokens=0"), "", 422, "`max_tokens` has to be from 400 to 100000"),
+            ("GET", &*format!("/api/prompt?failure_id={id}&max_tokens=50"), "", 422, "`max_tokens` has to be from 400"),
             ("GET", "/api/analytics?group_by=colour", "", 422, "error_type, file_path, pattern, fingerprint"),
             ("GET", "/api/analytics?time_range=aeon", "", 422, "all, today, week, month"),
             ("GET", "/api/docs?topic=cooking", "", 422, "principles"),
             ("GET", "/api/runs/none", "", 404, "no run"),
             ("GET", "/api/groups/gnone", "", 404, "the newest are"),
             ("POST", "/api/groups/split", r#"{"failures": []}"#, 422, "none is named"),
-            ("POST", "/api/groups/split", r#"{"failures": ["zzzzzz"]}"#, 422, "no failure"),
-            ("POST", "/api/groups/merge", r#"{"into": "g", "from": "h"}"#, 422, "no group"),
+            ("POST", "/api/groups/split", r#"{"failures": ["zzzzzz"]}"#, 404, "no failure"),
+            ("POST", "/api/groups/merge", r#"{"into": "g", "from": "h"}"#, 404, "no group"),
             ("DELETE", "/api/failures", "", 405, "another method"),
         ] {
             let method = if method == "DELETE" { "DELETE" } else { method };
@@ -169,6 +186,9 @@ fn what_is_wrong_is_a_problem_that_says_how_it_would_be_right() {
             assert_eq!((&problem["status"], &problem["detail"]), (&json!(status), &problem["message"]), "{problem}");
             let said = format!("{} {}", problem["detail"], problem["hint"]);
             assert!(said.contains(says), "{method} {path} {body}: {said}");
+            for word in ["invalid type", "expected struct", "variant", "u32", "usize", "untagged"] {
+                assert!(!said.contains(word), "{method} {path} {body} says {word}: {said}");
+            }
             assert_eq!(response.header("access-control-allow-origin"), None);
         }
         assert_eq!(found(server, "/api/analytics")["total_failures"], 1, "nothing of that was taken");

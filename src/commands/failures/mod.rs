@@ -105,7 +105,7 @@ fn list(args: &ListArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
     tell(&answer, &args.json, |answer| {
         let failures = answer["failures"].as_array().cloned().unwrap_or_default();
         if failures.is_empty() {
-            return say("no failure is recorded; `pylair test` runs pytest and records what fails");
+            return say(&nothing_listed(args));
         }
         let mut rows = vec![["ID", "STATUS", "SEEN", "LAST", "GROUP", "TEST", "ERROR"].map(str::to_owned).to_vec()];
         for failure in &failures {
@@ -128,8 +128,37 @@ fn list(args: &ListArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
     })
 }
 
+/// Why a list is empty: nothing was recorded, or nothing is like that.
+fn nothing_listed(args: &ListArgs) -> String {
+    let asked = [
+        ("--status", &args.status),
+        ("--group", &args.group),
+        ("--project", &args.project),
+        ("--test", &args.test),
+        ("--after", &args.after),
+    ];
+    let asked: Vec<String> =
+        asked.iter().filter_map(|(name, value)| Some(format!("{name} {}", shown(value.as_deref()?)))).collect();
+    if asked.is_empty() {
+        "no failure is recorded; `pylair test` runs pytest and records what fails".to_owned()
+    } else {
+        format!("no failure is like that ({}); `pylair failures list` shows all", asked.join(" "))
+    }
+}
+
+/// An id as somebody gave it: a target is one too.
+fn id_of<'a>(given: &'a str, what: &str) -> Result<&'a str, Failure> {
+    let id = given.trim();
+    let id = id.strip_prefix("failure:").unwrap_or(id);
+    if id.is_empty() {
+        return Err(Failure::new(format!("the id of the {what} is empty"), "`pylair failures list` shows ids"));
+    }
+    Ok(id)
+}
+
 fn show_one(args: &ShowArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
-    let answer: Value = Client::start(surroundings)?.get(&format!("/api/failures/{}", encode(&args.id)))?;
+    let answer: Value =
+        Client::start(surroundings)?.get(&format!("/api/failures/{}", encode(id_of(&args.id, "failure")?)))?;
     tell(&answer, &args.json, |answer| show::failure(answer, args.all))
 }
 
@@ -156,6 +185,16 @@ fn debug(args: &DebugArgs, surroundings: &Surroundings) -> Result<Exit, Failure>
         Some("-") => Some(read_input("the analysis")?),
         given => given.map(ToOwned::to_owned),
     };
+    let more = args.text.as_ref().or(first.filter(|_| args.analysis.is_some()));
+    if let Some(more) = more.filter(|_| args.failure_id.is_some() && args.id.is_some()) {
+        return Err(Failure::new(format!("`{}` is one word too many", shown(more)), "put the analysis in quotes"));
+    }
+    if args.force && args.status.as_deref() != Some("resolved") {
+        return Err(Failure::new(
+            "only that a failure is resolved can be forced",
+            "leave --force out: nothing has to be shown for another status",
+        ));
+    }
     if analysis.is_none() && args.status.is_none() {
         return Err(Failure::new(
             "there is neither an analysis nor a status",
@@ -169,7 +208,7 @@ fn debug(args: &DebugArgs, surroundings: &Surroundings) -> Result<Exit, Failure>
         "force": args.force,
         "author": author(surroundings),
     });
-    let path = format!("/api/failures/{}/debug", encode(id));
+    let path = format!("/api/failures/{}/debug", encode(id_of(id, "failure")?));
     let answer: Value = Client::start(surroundings)?.post(&path, &body)?;
     tell(&answer, &args.json, |answer| {
         say(&shown(text(answer, "message")))?;
@@ -200,7 +239,7 @@ fn prompt(args: &PromptArgs, surroundings: &Surroundings) -> Result<Exit, Failur
     let tokens = args.max_tokens.map(|tokens| tokens.to_string());
     let how = [("prompt_style", args.style.as_deref()), ("max_tokens", tokens.as_deref())];
     let path = if let Some(id) = &args.id {
-        with_query(&format!("/api/prompts/{}", encode(id)), &how)
+        with_query(&format!("/api/prompts/{}", encode(id_of(id, "failure or group")?)), &how)
     } else {
         let subject = [("failure_id", args.failure_id.as_deref()), ("group_id", args.group_id.as_deref())];
         with_query("/api/prompt", &[subject, how].concat())

@@ -118,7 +118,7 @@ fn thoughts(failure: &Value) -> Result<(), Failure> {
         if let Some(diff) = step["diff"].as_str() {
             say(&shown_lines(diff.trim_end()))?;
         }
-        if step["evaluate"].is_object() {
+        if step["evaluate"].is_object() && failure["frozen"]["target"].is_string() {
             let code = shown(text(&step["evaluate"], "code")).replace('\'', "'\\''");
             say(&format!("pylair exec -t {} '{code}'", shown(text(&step["evaluate"], "target"))))?;
         }

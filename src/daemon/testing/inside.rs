@@ -16,6 +16,10 @@ use crate::{
         Daemon,
         targets::{Error, Purpose},
     },
+    failures::{
+        self,
+        record::{Frozen, Record},
+    },
     files::{self, Workspace},
     probe::directory::{Directory, PYTEST_SCRIPT},
     sandbox::{self, Profile, Wish},
@@ -24,6 +28,9 @@ use crate::{
 
 /// The most that is taken in of one run.
 const MAX_REPORT_BYTES: u64 = 64 << 20;
+
+/// Why a failure in a sandbox has no living copy.
+const NOT_FROZEN: &str = "its test ran in a sandbox, from where no daemon can be reached";
 
 /// A session that tests run in.
 struct Room {
@@ -48,7 +55,9 @@ impl Daemon {
         }
         let (run, left) = started?;
         self.testing.add(run.clone());
-        tokio::spawn(self.clone().follow_inside(run.clone(), room, left));
+        let name = || caller.env.get("USER").cloned().unwrap_or_else(|| caller.owner.to_string());
+        let by = caller.credential.as_ref().map_or_else(name, |_| caller.owner.to_string());
+        tokio::spawn(self.clone().follow_inside(run.clone(), room, left, by));
         Ok(run)
     }
 
@@ -73,17 +82,22 @@ impl Daemon {
         let Some(cwd) = real.filter(|_| cwd.is_absolute()) else {
             return Err(Error::BadArgument(format!("`{}` is not a directory; pass `cwd` with one", cwd.display())));
         };
+        let wanted = wish.sandbox.unwrap_or_else(|| Wish::from(Profile::Workspace.name()));
+        let is_sealed = wanted.profile() == Profile::Sealed.name();
+        let mut sandbox = wanted.into_rules();
         // Whoever may run tests may have this session, and nothing that its own scopes do not have.
-        let opener = Caller { scopes: [&caller.scopes[..], &[Scope::Run]].concat(), ..caller.clone() };
-        let mut sandbox = wish.sandbox.unwrap_or_else(|| Wish::from(Profile::Workspace.name())).into_rules();
-        if is_admin && sandbox.profile.as_deref() == Some(Profile::Sealed.name()) {
-            // Its own directory is all it would see.
-            sandbox.allow_read.push(cwd.clone());
+        let mut opener = Caller { scopes: [&caller.scopes[..], &[Scope::Run]].concat(), ..caller.clone() };
+        if is_admin {
+            // The session works in a directory of its own and is given the project beside it: what pylair needs is put where it can be written,
+            // whoever the project belongs to. Being there, it finds the project's interpreter.
+            opener.cwd = Some(cwd.clone());
+            let may_write = !is_sealed && self.sessions.parts.protected.check(&cwd, true).is_ok();
+            let given = if may_write { &mut sandbox.allow_write } else { &mut sandbox.allow_read };
+            given.push(cwd.clone());
         }
         let options = OpenOptions {
             name: Some(format!("tests-{}", session::new_handle())),
             python: wish.python,
-            cwd: is_admin.then(|| cwd.clone()),
             sandbox: Some(Wish::Rules(Box::new(sandbox))),
             description: Some("a run of tests".to_owned()),
             ..OpenOptions::default()
@@ -91,11 +105,10 @@ impl Daemon {
         let session = self.sessions.open(&opener, options).await?;
         let room = Room { session, opened_by: Some(opener), cwd: cwd.display().to_string() };
         let terms = &room.session.info.terms;
-        let is_bound = room.session.workspace().seen_as == cwd;
         let is_plain = !cwd.components().any(|part| part == Component::ParentDir);
         let is_granted =
             is_plain && terms.allow_read.iter().chain(&terms.allow_write).any(|path| cwd.starts_with(path));
-        if !is_bound && !is_granted {
+        if !is_granted {
             self.leave(&room).await;
             let refused = sandbox::Error::NotGranted { name: "allow_read", wanted: cwd.display().to_string() };
             return Err(session::Error::Sandbox(refused).into());
@@ -150,7 +163,10 @@ impl Daemon {
         let code = cell(&python, &place.join(PYTEST_SCRIPT), args, &room.cwd, &env);
         let started = session.run(Work::Code { code, path: None }, None, OnTimeout::default(), &caller.client).await;
         match (started, left) {
-            (Ok(job), left) => Ok((Arc::new(TestRun::new(job, run, python, Place::Session(session.clone()))), left)),
+            (Ok(job), left) => {
+                let place = Place::Session(session.clone());
+                Ok((Arc::new(TestRun::new(job, run, python, place, args)), left))
+            }
             (Err(error), Some(left)) => {
                 remove(session.workspace(), &left).await;
                 Err(error.into())
@@ -160,16 +176,16 @@ impl Daemon {
     }
 
     /// Waits for the end, and takes in what was left.
-    async fn follow_inside(self: Arc<Self>, run: Arc<TestRun>, room: Room, left: Option<String>) {
+    async fn follow_inside(self: Arc<Self>, run: Arc<TestRun>, room: Room, left: Option<String>, by: String) {
         let execution = run.job.ended().await;
         *run.ended.lock().expect("no panic while locked") = Some(ending(&execution));
         if let Some(left) = left {
             let workspace = room.session.workspace();
-            if let Err(why) = self.take_report(workspace, &run, &left).await {
+            if let Err(why) = self.take_report(workspace, &run, &left, &by).await {
                 run.note(format!("what the tests reported was not recorded: {why}"));
             }
             remove(workspace, &left).await;
-            if execution.outcome == Outcome::Ok {
+            if run.exit_code() == Some(1) {
                 run.note("they ran in a sandbox, where failures are not frozen; get_failure has their values");
             }
         }
@@ -177,23 +193,38 @@ impl Daemon {
         self.leave(&room).await;
     }
 
-    async fn take_report(&self, workspace: &Workspace, run: &TestRun, left: &str) -> Result<(), String> {
+    /// `by` is who asked for the run: in there nobody knows.
+    async fn take_report(&self, workspace: &Workspace, run: &TestRun, left: &str, by: &str) -> Result<(), String> {
         let path = format!("{left}/state/spool/{}.jsonl", run.run);
         let report = match workspace.download(&path).await {
             Ok(report) => report,
-            // Nothing was run, or the plugin was switched off.
+            // `TestRun::unreported` says what that means.
             Err(files::Error::NotFound { .. }) => return Ok(()),
             Err(error) => return Err(error.message()),
         };
         let is_cut = report.bytes > MAX_REPORT_BYTES;
+        let (id, by) = (run.run.clone(), by.to_owned());
         let read = tokio::task::spawn_blocking(move || {
             let mut lines = Vec::new();
-            report.file.take(MAX_REPORT_BYTES).read_to_end(&mut lines).map(|_| lines)
+            report.file.take(MAX_REPORT_BYTES).read_to_end(&mut lines).map_err(|error| error.to_string())?;
+            // The last line of a run that was killed may be half a one.
+            lines.truncate(lines.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1));
+            let mut records = failures::parse(&id, &lines).map_err(|error| error.message())?;
+            for record in &mut records {
+                match record {
+                    Record::Run(began) => began.user = Some(by.clone()),
+                    Record::Test(tested) => {
+                        if let Some(failure) = &mut tested.failure {
+                            failure.frozen.get_or_insert_with(|| Frozen::WhyNot(NOT_FROZEN.to_owned()));
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            Ok::<_, String>(records)
         });
-        let mut lines = read.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-        // The last line of a run that was killed may be half a one.
-        lines.truncate(lines.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1));
-        self.failures.ingest_lines(&run.run, lines).await.map_err(|error| error.message())?;
+        let records = read.await.map_err(|error| error.to_string())??;
+        self.failures.ingest(records).await.map_err(|error| error.message())?;
         if is_cut {
             run.note(format!("what was reported beyond {} MB was not recorded", MAX_REPORT_BYTES >> 20));
         }

@@ -22,7 +22,7 @@ use tokio::{
     sync::watch,
 };
 
-use super::{Daemon, targets::Error};
+use super::{Daemon, failures::take_spool, targets::Error};
 use crate::{
     caller::{Caller, Door},
     config::Places,
@@ -61,6 +61,8 @@ pub struct TestRun {
     pub run: String,
     pub python: PathBuf,
     place: Place,
+    /// Its arguments say that nothing is to be reported.
+    is_silent: bool,
     ended: Mutex<Option<Ended>>,
     /// What it left to be taken in has been.
     settled: watch::Sender<bool>,
@@ -97,9 +99,10 @@ pub struct TestWish {
 }
 
 impl TestRun {
-    fn new(job: Arc<Job>, run: String, python: PathBuf, place: Place) -> Self {
+    fn new(job: Arc<Job>, run: String, python: PathBuf, place: Place, args: &[String]) -> Self {
         let (ended, notes) = (Mutex::default(), Mutex::default());
-        Self { job, run, python, place, ended, settled: watch::Sender::new(false), notes }
+        let is_silent = args.iter().any(|word| word.trim_start_matches("-p").starts_with("no:pylair"));
+        Self { job, run, python, place, is_silent, ended, settled: watch::Sender::new(false), notes }
     }
 
     pub fn exit_code(&self) -> Option<i32> {
@@ -125,6 +128,15 @@ impl TestRun {
                 NO_PYTEST => "there is no pytest in this Python",
                 _ => "a plugin or a test ended pytest with a code of its own",
             },
+        }
+    }
+
+    /// Why nothing is known of what an ended run found.
+    pub fn unreported(&self) -> &'static str {
+        if self.is_silent {
+            "nothing of this run was recorded: its arguments switch the plugin off"
+        } else {
+            "nothing of this run was recorded: the plugin reported nothing; if it could not, what pytest printed says why"
         }
     }
 
@@ -278,12 +290,20 @@ impl Daemon {
         let capture = parts.outputs.capture(&id).map_err(crate::app::Error::Output)?;
         let job = Arc::new(Job::new(id, caller.owner.clone(), "tests".into(), number, capture, None));
         parts.jobs.add(job.clone());
-        let run = Arc::new(TestRun::new(job, run, python, Place::Group(group)));
-        // The plugin has told everything when pytest ends.
-        run.settled.send_replace(true);
+        let run = Arc::new(TestRun::new(job, run, python, Place::Group(group), &wish.args));
         self.testing.add(run.clone());
-        tokio::spawn(run.clone().follow(child));
+        tokio::spawn(self.clone().follow_outside(run.clone(), child));
         Ok(run)
+    }
+
+    /// Waits for the end. The plugin has told everything then, or has left in the spool what a busy daemon did not take.
+    async fn follow_outside(self: Arc<Self>, run: Arc<TestRun>, child: Child) {
+        run.clone().follow(child).await;
+        let spooled = self.places.state.join("spool").join(format!("{}.jsonl", run.run));
+        if tokio::fs::try_exists(&spooled).await.unwrap_or_default() {
+            take_spool(self.failures.clone()).await;
+        }
+        run.settled.send_replace(true);
     }
 
     /// The run that a job is, if it is one.

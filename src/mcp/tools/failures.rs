@@ -17,16 +17,16 @@ use crate::{
         analysis::{GroupBy, Question, Report as Analysis, TimeRange},
         explain::{Debug, Debugged, Explained, Reading, Refused, Subject},
         guide,
-        prompt::{Prompt, Style},
+        prompt::{self, Prompt, Style},
         record::{Evidence, Status},
         view::{Filter, Page, Summary},
     },
+    fence::Fenced,
     mcp::{render, server::Call},
     plain::one_line,
 };
 
 const LIMIT: usize = 20;
-const MAX_LIMIT: usize = 200;
 pub(super) const MAX_LINE_CHARS: usize = 300;
 const MAX_TRACEBACK_CHARS: usize = 6000;
 const MAX_FRAMES: usize = 8;
@@ -60,6 +60,7 @@ pub struct ListArgs {
     /// A group's id
     group: Option<String>,
     /// Default 20
+    #[schemars(range(min = 1, max = 200))]
     limit: Option<usize>,
     /// `next` of the last answer
     after: Option<String>,
@@ -68,22 +69,24 @@ pub struct ListArgs {
 pub async fn list(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: ListArgs = parse(&call)?;
     let filter = Filter { status: args.status, group: args.group, ..Filter::default() };
-    let limit = args.limit.unwrap_or(LIMIT).clamp(1, MAX_LIMIT);
+    let limit = args.limit.unwrap_or(LIMIT);
     let page: Page<Summary> = call.daemon.failures.list(&filter, limit, args.after.as_deref()).await?;
-    let mut text = String::new();
+    let mut lines = String::new();
     for failure in &page.items {
         let seen =
             if failure.occurrences > 1 { format!(", seen {} times", failure.occurrences) } else { String::new() };
         let (id, status, group) = (&failure.id, word(failure.status), &failure.group);
         let message = one_line(&failure.message, MAX_LINE_CHARS);
         let _infallible =
-            writeln!(text, "{id} ({status}{seen}, group {group}) {}: {}: {message}", failure.test, failure.kind);
+            writeln!(lines, "{id} ({status}{seen}, group {group}) {}: {}: {message}", failure.test, failure.kind);
     }
-    let _infallible = match &page.next {
-        Some(next) => write!(text, "[{} in all; more: after=\"{next}\"]", page.total),
-        None => write!(text, "[{} in all]", page.total),
-    };
-    Ok(render::data(&page, Some(text)))
+    let mut text = Fenced::default();
+    text.data(&lines);
+    text.ours(match &page.next {
+        Some(next) => format!("[{} in all; more: after=\"{next}\"]", page.total),
+        None => format!("[{} in all]", page.total),
+    });
+    Ok(render::data(&page, Some(text.text())))
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -106,35 +109,50 @@ pub async fn find(daemon: &Daemon, caller: &Caller, id: &str) -> Result<Found, R
 }
 
 impl Found {
+    /// As a model reads it: what comes from tests, and what is thought of that, is data.
     fn text(&self) -> String {
-        let Explained { failure, hypotheses, next_step, progress, between, .. } = &self.explained;
+        let Explained { failure, progress, .. } = &self.explained;
         let summary = &failure.summary;
-        let mut text = String::new();
+        let mut text = Fenced::default();
         let times =
             if summary.occurrences > 1 { format!(", seen {} times", summary.occurrences) } else { String::new() };
-        let _infallible = writeln!(text, "Failure {}: {} ({}{times})", summary.id, summary.test, word(summary.status));
-        let _infallible = writeln!(text, "{}: {}", summary.kind, summary.message);
-        let _infallible = writeln!(
-            text,
-            "Group {} ({}). First seen {}, last {}.",
-            summary.group, failure.why_grouped, summary.first_seen, summary.last_seen
-        );
+        text.ours(format!(
+            "Failure {} ({}{times}), group {}. First seen {}, last {}.",
+            summary.id,
+            word(summary.status),
+            summary.group,
+            summary.first_seen,
+            summary.last_seen
+        ));
+        let mut seen = format!("{}\n{}: {}\n", summary.test, summary.kind, summary.message);
+        let _infallible = writeln!(seen, "In its group: {}", failure.why_grouped);
         if let Some(evidence) = failure.seen.iter().find_map(|seen| seen.evidence.as_ref()) {
-            write_evidence(&mut text, evidence);
+            write_evidence(&mut seen, evidence);
         }
-        match (&self.frozen.target, &self.frozen.why_not) {
-            (Some(target), _) => {
-                let count = self.frozen.frames.len();
-                let _infallible = writeln!(
-                    text,
-                    "Frozen: execute(code, target=\"{target}\") runs in frame 1, target=\"{target}#2\" in the next, of {count}."
-                );
-            }
-            (None, Some(why)) => {
-                let _infallible = writeln!(text, "It cannot be questioned: {why}.");
-            }
-            (None, None) => {}
+        if let (None, Some(why)) = (&self.frozen.target, &self.frozen.why_not) {
+            let _infallible = writeln!(seen, "It cannot be questioned: {why}.");
         }
+        text.data(&seen);
+        if let Some(target) = &self.frozen.target {
+            let others = match self.frozen.frames.len() {
+                0 | 1 => String::new(),
+                count => format!(", target=\"{target}#2\" in the next, of {count}"),
+            };
+            text.ours(format!("Frozen: execute(code, target=\"{target}\") runs in frame 1{others}."));
+        }
+        text.data(&self.thoughts());
+        let mut rules = format!("Rules: {} of {} done", progress.completed, progress.total);
+        if let Some(next) = &progress.next {
+            let _infallible = write!(rules, "; next is {} {}: {}", next.number, next.name, next.question);
+        }
+        text.ours(rules);
+        text.text()
+    }
+
+    /// What changed, what is thought of it, what to do next, and what was found out, in words that have those of the tests in them.
+    fn thoughts(&self) -> String {
+        let Explained { failure, hypotheses, next_step, between, .. } = &self.explained;
+        let mut text = String::new();
         if let Some(between) = between {
             let files = between.files.iter().take(10).cloned().collect::<Vec<_>>().join(", ");
             let name = |commit: &Option<String>| {
@@ -154,17 +172,13 @@ impl Found {
             if let Some(diff) = &step.diff {
                 let _infallible = writeln!(text, "{}", diff.trim_end());
             }
-            if let Some(evaluate) = &step.evaluate {
+            if let Some(evaluate) = step.evaluate.as_ref().filter(|_| self.frozen.target.is_some()) {
                 let _infallible = writeln!(text, "  {}", evaluate.call());
             }
         }
         for made in &failure.investigations_made {
             let rule = made.rule.map_or("no rule".to_owned(), |rule| format!("rule {rule}"));
             let _infallible = writeln!(text, "{} by {} ({rule}): {}", made.at, made.author, made.analysis);
-        }
-        let _infallible = write!(text, "Rules: {} of {} done", progress.completed, progress.total);
-        if let Some(next) = &progress.next {
-            let _infallible = write!(text, "; next is {} {}: {}", next.number, next.name, next.question);
         }
         text
     }
@@ -259,16 +273,18 @@ pub async fn analyze(call: Call<'_>) -> Result<CallToolResult, ToolError> {
 }
 
 fn analysis_text(analysis: &Analysis) -> String {
-    let mut text = format!(
-        "{} failures, {} occurrences, {} groups by {}\n",
+    let mut text = Fenced::default();
+    text.ours(format!(
+        "Failures: {}, occurrences: {}, groups by {}: {}",
         analysis.total_failures,
         analysis.total_occurrences,
-        analysis.group_count,
-        analysis.group_by.name()
-    );
+        analysis.group_by.name(),
+        analysis.group_count
+    ));
+    let mut lines = String::new();
     for group in &analysis.groups {
         let _infallible = writeln!(
-            text,
+            lines,
             "{}: {} ({} failures in {} tests, {} occurrences, last {})",
             group.id,
             one_line(&group.title, MAX_LINE_CHARS),
@@ -279,21 +295,21 @@ fn analysis_text(analysis: &Analysis) -> String {
         );
         for place in group.places.iter().take(2) {
             let line = place.line.map(|line| format!(":{line}")).unwrap_or_default();
-            let _infallible = writeln!(text, "  at {}{line}, {} occurrences", place.file, place.occurrences);
+            let _infallible = writeln!(lines, "  at {}{line}, {} occurrences", place.file, place.occurrences);
         }
         if let Some(hypothesis) = group.hypotheses.first() {
-            let _infallible = writeln!(text, "  hypothesis: {}", hypothesis.text);
+            let _infallible = writeln!(lines, "  hypothesis: {}", hypothesis.text);
         }
-        let _infallible = writeln!(text, "  such as {}", group.examples.join(", "));
-    }
-    if analysis.more_groups > 0 {
-        let _infallible = writeln!(text, "[and {} more groups]", analysis.more_groups);
+        let _infallible = writeln!(lines, "  such as {}", group.examples.join(", "));
     }
     for triage in &analysis.insights.triage {
-        let _infallible = writeln!(text, "{}: {}", triage.group, triage.recommendation);
+        let _infallible = writeln!(lines, "{}: {}", triage.group, triage.recommendation);
     }
-    text.truncate(text.trim_end().len());
-    text
+    text.data(&lines);
+    if analysis.more_groups > 0 {
+        text.ours(format!("[and {} more groups]", analysis.more_groups));
+    }
+    text.text()
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -304,6 +320,9 @@ pub struct PromptArgs {
     group: Option<String>,
     /// Default detailed
     style: Option<Style>,
+    /// Default 4000
+    #[schemars(range(min = prompt::LEAST_TOKENS, max = prompt::MOST_TOKENS))]
+    max_tokens: Option<usize>,
 }
 
 /// What a prompt is to be about.
@@ -323,7 +342,7 @@ pub async fn write_prompt(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: PromptArgs = parse(&call)?;
     let subject = subject(args.failure, args.group)?;
     let style = args.style.unwrap_or_default();
-    let prompt: Prompt = call.daemon.failures.prompt(&subject, style, None, reading(&call.caller)).await?;
+    let prompt: Prompt = call.daemon.failures.prompt(&subject, style, args.max_tokens, reading(&call.caller)).await?;
     let text = prompt.prompt.clone();
     Ok(render::data(&prompt, Some(text)))
 }
@@ -331,10 +350,18 @@ pub async fn write_prompt(call: Call<'_>) -> Result<CallToolResult, ToolError> {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecordArgs {
+    #[serde(alias = "test")]
+    #[schemars(extend("x-also" = "test"))]
     test_name: String,
     /// Begins with its type, as Python prints it
+    #[serde(alias = "message")]
+    #[schemars(extend("x-also" = "message"))]
     error_message: String,
+    #[serde(alias = "file")]
+    #[schemars(extend("x-also" = "file"))]
     file_path: Option<String>,
+    #[serde(alias = "line")]
+    #[schemars(extend("x-also" = "line"))]
     line_number: Option<u32>,
     traceback: Option<String>,
     locals: Option<serde_json::Map<String, serde_json::Value>>,

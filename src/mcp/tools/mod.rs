@@ -25,6 +25,7 @@ use serde::de::DeserializeOwned;
 
 use super::{render, server::Call};
 use crate::{
+    arguments,
     caller::Door,
     daemon::targets,
     failures::{
@@ -584,9 +585,10 @@ pub fn find(name: &str, selection: &Selection) -> Option<&'static Tool> {
     TABLE.iter().find(|tool| tool.name == name && selection.includes(tool))
 }
 
+static LISTED: LazyLock<Vec<rmcp::model::Tool>> = LazyLock::new(|| TABLE.iter().map(describe).collect());
+
 /// The tools as MCP lists them, in the order of the table.
 pub fn listed(selection: &Selection) -> Vec<rmcp::model::Tool> {
-    static LISTED: LazyLock<Vec<rmcp::model::Tool>> = LazyLock::new(|| TABLE.iter().map(describe).collect());
     TABLE.iter().zip(&*LISTED).filter(|(tool, _)| selection.includes(tool)).map(|(_, listed)| listed.clone()).collect()
 }
 
@@ -661,11 +663,20 @@ fn short_schema<T: JsonSchema>(contract: Contract) -> JsonObject {
 fn simplify(value: &mut serde_json::Value) {
     match value {
         serde_json::Value::Object(object) => {
-            for key in ["format", "default", "minimum", "maximum"] {
+            // Other names are understood and not advertised.
+            object.remove(arguments::ALSO);
+            for key in ["format", "default"] {
                 // A property may have such a name; a keyword's value is no object.
                 if object.get(key).is_some_and(|value| !value.is_object()) {
                     object.remove(key);
                 }
+            }
+            // What every number of its kind has says nothing.
+            if object.get("minimum") == Some(&0.into()) {
+                object.remove("minimum");
+            }
+            if object.get("maximum").is_some_and(|most| *most == u8::MAX || *most == u16::MAX) {
+                object.remove("maximum");
             }
             // "Anything" is said by leaving it out: validators of single-type dialects stumble over a bare `true`.
             for key in ["items", "additionalProperties"] {
@@ -686,48 +697,24 @@ fn simplify(value: &mut serde_json::Value) {
 }
 
 /// Arguments as the tool wants them, or what is wrong with them.
-fn parse<T: DeserializeOwned>(call: &Call<'_>) -> Result<T, ToolError> {
-    let arguments = serde_json::Value::Object(call.arguments.clone());
-    serde_json::from_value(arguments).map_err(|error| ToolError {
-        kind: "bad_argument",
-        message: format!("the arguments of {} are not valid: {error}", call.tool),
-        hint: format!("{} takes {}", call.tool, takes(call.tool)),
-    })
-}
-
-/// The arguments of a tool in one line, for hints.
-fn takes(name: &str) -> String {
-    let Some(tool) = TABLE.iter().find(|tool| tool.name == name) else { return String::new() };
-    let schema = (tool.input)();
-    let required: Vec<&str> = schema
-        .get("required")
-        .and_then(|names| names.as_array())
-        .into_iter()
-        .flatten()
-        .filter_map(|name| name.as_str())
-        .collect();
-    let Some(properties) = schema.get("properties").and_then(|properties| properties.as_object()) else {
-        return String::new();
+fn parse<T: DeserializeOwned + JsonSchema>(call: &Call<'_>) -> Result<T, ToolError> {
+    let bad = |message: Option<String>, error: Option<serde_json::Error>| {
+        let schema = arguments::schema::<T>();
+        let message = message.or_else(|| arguments::wrong(&schema, &call.arguments)).unwrap_or_else(|| {
+            let why = error.map(|error| format!(": {error}")).unwrap_or_default();
+            format!("the arguments of {} are not valid{why}", call.tool)
+        });
+        let hint = format!("{} takes {}", call.tool, arguments::takes(&schema));
+        ToolError { kind: "bad_argument", message, hint }
     };
-    let names = properties.iter().map(|(name, property)| {
-        let kind = match property.get("type") {
-            Some(serde_json::Value::String(kind)) => kind.clone(),
-            Some(serde_json::Value::Array(kinds)) => kinds
-                .iter()
-                .filter_map(|kind| kind.as_str())
-                .filter(|kind| *kind != "null")
-                .collect::<Vec<_>>()
-                .join(" or "),
-            _ => "one of its choices".to_owned(),
-        };
-        if required.contains(&name.as_str()) {
-            format!("{name} ({kind}, required)")
-        } else {
-            format!("{name} ({kind})")
-        }
-    });
-    let names: Vec<_> = names.collect();
-    if names.is_empty() { "no arguments".to_owned() } else { names.join(", ") }
+    let given = serde_json::from_value(serde_json::Value::Object(call.arguments.clone()));
+    let given = given.map_err(|error| bad(None, Some(error)))?;
+    let listed = LISTED.iter().find(|tool| tool.name == call.tool);
+    let beyond = listed.and_then(|tool| arguments::beyond(&tool.input_schema, &call.arguments));
+    match beyond {
+        Some(wrong) => Err(bad(Some(wrong), None)),
+        None => Ok(given),
+    }
 }
 
 #[cfg(test)]

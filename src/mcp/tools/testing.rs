@@ -152,7 +152,7 @@ pub(super) async fn tell_run(
                 .collect();
         }
         None if execution.is_some() && matches!(run.exit_code(), Some(0..=2)) => {
-            ran.notes.push("nothing of this run was recorded; was the plugin switched off (-p no:pylair)".to_owned());
+            ran.notes.push(run.unreported().to_owned());
         }
         None => {}
     }
@@ -184,8 +184,8 @@ impl Ran {
         }
         let code = self.exit_code.map(|code| format!("exit code {code}, ")).unwrap_or_default();
         let _infallible = write!(text, "[tests: {code}{}", self.meaning);
-        if let Some(counts) = &self.counts {
-            let _infallible = write!(text, "; {}", counts_text(counts));
+        if let Some(counts) = self.counts.as_ref().and_then(counts_text) {
+            let _infallible = write!(text, "; {counts}");
         }
         let _infallible = write!(text, "; {:.1} s]", self.duration_ms / 1000.0);
         for failure in &self.failures {
@@ -223,7 +223,8 @@ impl Failed {
     }
 }
 
-fn counts_text(counts: &Outcomes) -> String {
+/// None when no test has an outcome.
+fn counts_text(counts: &Outcomes) -> Option<String> {
     let named = [
         (counts.passed, "passed"),
         (counts.failed, "failed"),
@@ -235,5 +236,5 @@ fn counts_text(counts: &Outcomes) -> String {
     ];
     let said: Vec<_> =
         named.iter().filter(|(count, _)| *count > 0).map(|(count, name)| format!("{count} {name}")).collect();
-    if said.is_empty() { "no outcome yet".to_owned() } else { said.join(", ") }
+    (!said.is_empty()).then(|| said.join(", "))
 }

@@ -22,11 +22,14 @@ use crate::{
         Error,
         explain::{self, Subject},
         guide,
-        prompt::Style,
+        prompt::{self, Style},
         view::{Filter, Group},
     },
     web::router::Entrance,
 };
+
+/// Failures that are put into another group at once.
+const MAX_SPLIT: usize = 1000;
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 pub(super) struct AnalyticsQuery {
@@ -56,14 +59,17 @@ pub(super) async fn analytics(
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 pub(super) struct PromptQuery {
     #[serde(alias = "failure")]
+    #[schemars(extend("x-also" = "failure"))]
     failure_id: Option<String>,
     #[serde(alias = "group")]
+    #[schemars(extend("x-also" = "group"))]
     group_id: Option<String>,
     /// Detailed if left out.
     #[serde(alias = "style")]
-    #[schemars(extend("enum" = ["detailed", "concise", "step_by_step", "root_cause"]))]
+    #[schemars(extend("x-also" = "style", "enum" = ["detailed", "concise", "step_by_step", "root_cause"]))]
     prompt_style: Option<String>,
-    /// How long it may be.
+    /// How long it may be; 4000 if left out.
+    #[schemars(range(min = prompt::LEAST_TOKENS, max = prompt::MOST_TOKENS))]
     max_tokens: Option<usize>,
 }
 
@@ -71,29 +77,29 @@ pub(super) struct PromptQuery {
 pub(super) struct StyleQuery {
     /// Detailed if left out.
     #[serde(alias = "style")]
-    #[schemars(extend("enum" = ["detailed", "concise", "step_by_step", "root_cause"]))]
+    #[schemars(extend("x-also" = "style", "enum" = ["detailed", "concise", "step_by_step", "root_cause"]))]
     prompt_style: Option<String>,
-    /// How long it may be.
+    /// How long it may be; 4000 if left out.
+    #[schemars(range(min = prompt::LEAST_TOKENS, max = prompt::MOST_TOKENS))]
     max_tokens: Option<usize>,
 }
 
-pub(super) async fn prompt(
+pub(super) async fn prompt_asked(
     State(daemon): State<Arc<Daemon>>,
     Extension(entrance): Extension<Entrance>,
     Asked(query): Asked<PromptQuery>,
 ) -> Result<Response, Problem> {
     let given = |id: Option<String>| id.filter(|id| !id.trim().is_empty());
-    let (subject, is_group) = match (given(query.failure_id), given(query.group_id)) {
-        (Some(id), None) => (Subject::Failure(id), false),
-        (None, Some(id)) => (Subject::Group(id), true),
+    let subject = match (given(query.failure_id), given(query.group_id)) {
+        (Some(id), None) => Subject::Failure(id),
+        (None, Some(id)) => Subject::Group(id),
         _ => {
             let message = "a prompt is of a failure or of a group";
             return Err(Problem::unprocessable(message, "give either failure_id or group_id"));
         }
     };
     let style = StyleQuery { prompt_style: query.prompt_style, max_tokens: query.max_tokens };
-    let written = write_prompt(&daemon, entrance, subject, &style).await;
-    written.map_err(|problem| if is_group { problem.in_argument() } else { problem })
+    write_prompt(&daemon, entrance, subject, &style).await
 }
 
 pub(super) async fn prompt_named(
@@ -169,7 +175,7 @@ pub(super) async fn group(State(daemon): State<Arc<Daemon>>, Named(id): Named) -
 /// Ids of failures.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct Split {
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = 1000))]
     failures: Vec<String>,
     #[serde(default)]
     author: Option<String>,
@@ -196,9 +202,13 @@ pub(super) async fn split(
 ) -> Result<Response, Problem> {
     let body: Split = parse(&body)?;
     let asking = Asking::new(&daemon, entrance).await;
-    let ids: Vec<String> = body.failures.iter().take(1000).map(|id| storable(id)).collect();
+    if body.failures.len() > MAX_SPLIT {
+        let message = format!("{} failures are more than can be split off at once", body.failures.len());
+        return Err(Problem::unprocessable(message, format!("name at most {MAX_SPLIT}")));
+    }
+    let ids: Vec<String> = body.failures.iter().map(|id| storable(id)).collect();
     let made = daemon.failures.split(&ids, &asking.author(body.author.as_deref())).await;
-    let made = made.map_err(|error| Problem::from(error).in_argument());
+    let made = made.map_err(Problem::from);
     let group = asking.recorded(&daemon, "split_group", &ids.join(" "), made)?;
     Ok(Json(GroupId { group }).into_response())
 }
@@ -212,7 +222,7 @@ pub(super) async fn merge(
     let asking = Asking::new(&daemon, entrance).await;
     let (into, from) = (storable(&body.into), storable(&body.from));
     let merged = daemon.failures.merge(&into, &from, &asking.author(body.author.as_deref())).await;
-    let merged = merged.map_err(|error| Problem::from(error).in_argument());
+    let merged = merged.map_err(Problem::from);
     asking.recorded(&daemon, "merge_groups", &format!("{into} {from}"), merged)?;
     Ok(Json(GroupId { group: daemon.failures.group(&into).await? }).into_response())
 }

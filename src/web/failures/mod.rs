@@ -14,7 +14,9 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
 use super::{
     api::{Failure, Origin, caller_with_target},
@@ -22,8 +24,10 @@ use super::{
     openapi::Operation,
     problem,
     router::Entrance,
+    unique::Unique,
 };
 use crate::{
+    arguments,
     caller::{Caller, Scope},
     daemon::{Daemon, frozen::Found},
     failures::{
@@ -35,10 +39,11 @@ use crate::{
         view::RunDetail,
         watching::Change,
     },
+    plain::one_line,
 };
 use many::{
     AnalyticsQuery, DocsQuery, GroupId, Groups, GroupsQuery, Merge, PromptQuery, Split, StyleQuery, analytics, docs,
-    group, groups, merge, prompt, prompt_named, split,
+    group, groups, merge, prompt_asked, prompt_named, split,
 };
 use one::{
     DebugAnswer, Finding, ListQuery, Listed, NamedFinding, NewFailure, Recorded, debug, debug_named, list, register,
@@ -90,7 +95,7 @@ pub(super) fn operations() -> Vec<Operation> {
         .query::<AnalyticsQuery>()
         .answers::<analysis::Report>(),
         Operation::get("/api/prompt", "write_debug_prompt", "A prompt for a model, of a failure or a group", || {
-            get(prompt)
+            get(prompt_asked)
         })
         .query::<PromptQuery>()
         .answers::<Prompt>(),
@@ -148,11 +153,6 @@ impl Problem {
     fn unprocessable(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "bad_argument", message, hint)
     }
-
-    /// Something that was named in a query or a body, beside what the address is of.
-    fn in_argument(self) -> Self {
-        if self.0 == StatusCode::NOT_FOUND { Self(StatusCode::UNPROCESSABLE_ENTITY, self.1) } else { self }
-    }
 }
 
 impl IntoResponse for Problem {
@@ -195,21 +195,49 @@ impl From<analysis::Unknown> for Problem {
     }
 }
 
-/// A query, refused in our own shape.
+/// A query, refused in our own words.
 struct Asked<T>(T);
 
-impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Asked<T> {
+impl<T: DeserializeOwned + JsonSchema, S: Sync> FromRequestParts<S> for Asked<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        let hint = "`/docs` shows what this address takes";
+        let schema = arguments::schema::<T>();
+        let refused = |message: String| {
+            Problem::unprocessable(message, format!("this address takes {}", arguments::takes(&schema)))
+        };
         // No database keeps a NUL, so nothing can be found by one.
         if parts.uri.query().is_some_and(|query| query.contains("%00")) {
-            return Err(Problem::unprocessable("there is a NUL in the query", hint));
+            return Err(refused("there is a NUL in the query".to_owned()));
         }
-        let query = Query::try_from_uri(&parts.uri);
-        query.map(|Query(query)| Self(query)).map_err(|error| Problem::unprocessable(error.to_string(), hint))
+        let pairs = Query::<Vec<(String, String)>>::try_from_uri(&parts.uri);
+        let Query(pairs) = pairs.map_err(|_| refused("the query is not NAME=VALUE, with & between".to_owned()))?;
+        let mut given = Map::new();
+        for (name, value) in pairs {
+            let kinds = arguments::property(&schema, &name).map(arguments::kinds).unwrap_or_default();
+            let typed = match kinds.as_slice() {
+                ["integer" | "boolean"] => serde_json::from_str(&value).ok(),
+                _ => None,
+            };
+            let told = one_line(&name, 60);
+            if given.insert(name, typed.unwrap_or(Value::String(value))).is_some() {
+                return Err(refused(format!("`{told}` is there twice")));
+            }
+        }
+        taken(&schema, given).map(Self).map_err(refused)
     }
+}
+
+/// What was given as `T`, or what is wrong with it.
+fn taken<T: DeserializeOwned>(schema: &Map<String, Value>, given: Map<String, Value>) -> Result<T, String> {
+    if let Some(wrong) = arguments::unknown(schema, &given).or_else(|| arguments::beyond(schema, &given)) {
+        return Err(wrong);
+    }
+    let given = Value::Object(given);
+    T::deserialize(&given).map_err(|error| {
+        let wrong = given.as_object().and_then(|given| arguments::wrong(schema, given));
+        wrong.unwrap_or_else(|| format!("what was sent is not valid: {error}"))
+    })
 }
 
 /// The name in a path.
@@ -230,16 +258,25 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
 }
 
 /// JSON that is none is 400, JSON that says something else 422.
-fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
-    serde_json::from_slice(body).map_err(|error| {
-        let hint = "send a JSON object; `/docs` shows its fields";
-        let message = format!("the body is not valid: {error}");
-        if error.is_data() {
-            Problem::unprocessable(message, hint)
-        } else {
-            Problem::new(StatusCode::BAD_REQUEST, "bad_argument", message, hint)
+fn parse<T: DeserializeOwned + JsonSchema>(body: &[u8]) -> Result<T, Problem> {
+    let schema = arguments::schema::<T>();
+    let hint = || format!("send a JSON object with {}", arguments::takes(&schema));
+    let bad = |message: String| Problem::new(StatusCode::BAD_REQUEST, "bad_argument", message, hint());
+    if body.is_empty() {
+        return Err(bad("the body is empty".to_owned()));
+    }
+    // Which of two counts is for nobody to choose.
+    let read = serde_json::from_slice::<Unique>(body).and_then(|_unique| serde_json::from_slice(body));
+    let given = match read {
+        Ok(Value::Object(given)) => given,
+        Ok(other) => {
+            let message = format!("the body has to be an object, not {}", arguments::shown(&other));
+            return Err(Problem::unprocessable(message, hint()));
         }
-    })
+        Err(error) if error.is_data() => return Err(Problem::unprocessable(format!("the body has {error}"), hint())),
+        Err(error) => return Err(bad(format!("the body is not valid JSON: {error}"))),
+    };
+    taken(&schema, given).map_err(|message| Problem::unprocessable(message, hint()))
 }
 
 /// Who asks: what may be read for them, and what they are called.

@@ -11,6 +11,7 @@ use axum::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{Asked, Asking, DEFAULT_LIMIT, Named, Problem, parse};
 use crate::{
@@ -59,7 +60,7 @@ pub(super) async fn list(
 ) -> Result<Response, Problem> {
     let status = query.status.as_deref().filter(|status| !status.is_empty()).map(explain::status).transpose()?;
     if let Some(group) = &query.group {
-        daemon.failures.members(group).await.map_err(|refused| Problem::from(refused).in_argument())?;
+        daemon.failures.members(group).await?;
     }
     let Page { items, total, next } = daemon
         .failures
@@ -86,20 +87,24 @@ pub(super) async fn show(
 pub(super) struct NewFailure {
     /// The node id, or any name.
     #[serde(alias = "test_name")]
+    #[schemars(extend("x-also" = "test_name"))]
     #[schemars(length(min = 1))]
     test: String,
     #[serde(default, alias = "file_path")]
+    #[schemars(extend("x-also" = "file_path"))]
     file: Option<String>,
     #[serde(default, alias = "line_number")]
+    #[schemars(extend("x-also" = "line_number"))]
     line: Option<u32>,
     /// Type and message, as Python prints them.
     #[serde(default, alias = "error_message")]
+    #[schemars(extend("x-also" = "error_message"))]
     message: String,
     #[serde(default)]
     traceback: String,
     /// Name and value.
     #[serde(default)]
-    locals: Option<BTreeMap<String, serde_json::Value>>,
+    locals: Option<BTreeMap<String, Value>>,
     /// Who tells; taken for granted only on the local socket.
     #[serde(default)]
     author: Option<String>,
@@ -157,29 +162,13 @@ pub(super) async fn register(
     Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(recorded)).into_response())
 }
 
-/// A number or a name.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(untagged)]
-enum RuleWord {
-    Number(u32),
-    Name(String),
-}
-
-impl RuleWord {
-    fn text(&self) -> String {
-        match self {
-            Self::Number(number) => number.to_string(),
-            Self::Name(name) => name.clone(),
-        }
-    }
-}
-
 /// What was found out, or what a failure is.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct Finding {
     /// One of the nine rules, by number or name.
-    #[serde(default, alias = "principle_number", alias = "principle")]
-    rule: Option<RuleWord>,
+    #[serde(default, alias = "principle_number")]
+    #[schemars(schema_with = "rule_schema")]
+    rule: Option<Value>,
     #[serde(default)]
     analysis: Option<String>,
     /// `resolved` is refused unless the test passed since.
@@ -194,9 +183,18 @@ pub(super) struct Finding {
     author: Option<String>,
 }
 
+fn rule_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({
+        "type": ["integer", "string", "null"],
+        "description": "One of the nine rules, by number or name",
+        "x-also": "principle_number",
+    })
+}
+
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct NamedFinding {
     #[serde(alias = "id")]
+    #[schemars(extend("x-also" = "id"))]
     failure_id: String,
     #[serde(flatten)]
     finding: Finding,
@@ -274,8 +272,12 @@ async fn found_out(daemon: &Arc<Daemon>, entrance: Entrance, id: &str, finding: 
         ));
     }
     let status = finding.status.as_deref().map(explain::status).transpose()?;
+    if finding.force && status != Some(Status::Resolved) {
+        let hint = "leave it out: nothing has to be shown for another status";
+        return Err(Problem::unprocessable("only that a failure is resolved can be forced", hint));
+    }
     let found = Debug {
-        rule: finding.rule.as_ref().map(RuleWord::text),
+        rule: finding.rule.map(|rule| rule.as_str().map_or_else(|| rule.to_string(), ToOwned::to_owned)),
         analysis: finding.analysis.as_deref().map(storable),
         status,
         force: finding.force,
