@@ -28,6 +28,7 @@ const CONNECTIONS: u32 = 8;
 const MIGRATIONS: &[(i64, &str, &str)] = &[
     (1, "failures", include_str!("migrations/0001_failures.sql")),
     (2, "prints", include_str!("migrations/0002_prints.sql")),
+    (3, "pinned", include_str!("migrations/0003_pinned.sql")),
 ];
 
 impl Store {

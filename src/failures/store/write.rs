@@ -369,7 +369,7 @@ async fn failures(tx: &mut Tx, new: &[New<'_>]) -> sqlx::Result<BTreeSet<i64>> {
                 last.run.project,
                 *test,
                 *print,
-                groups[&(last.run.project, (*print).to_owned())],
+                groups.of(last.run.project, *test, print),
                 word(Status::New),
                 &failing.print.kind,
                 &failing.print.message,
