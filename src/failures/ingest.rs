@@ -122,11 +122,14 @@ pub(crate) fn prepare(records: Vec<Record>) -> Result<Batch, Error> {
 
 fn report(mut test: Tested) -> Report {
     storable(&mut test.nodeid);
+    // Parameters are part of it.
+    hide(&mut test.nodeid);
     cut(&mut test.nodeid, MAX_NAME_BYTES);
     let seconds = test.seconds.setup + test.seconds.call + test.seconds.teardown;
     let seconds = if seconds.is_finite() && seconds >= 0.0 { seconds } else { 0.0 };
     let mut subtest = test.subtest.take().unwrap_or_default();
     storable(&mut subtest);
+    hide(&mut subtest);
     cut(&mut subtest, MAX_NAME_BYTES);
     let is_failing = matches!(test.outcome, Outcome::Failed | Outcome::Error | Outcome::Rerun);
     let failing = is_failing.then(|| {
@@ -359,6 +362,21 @@ mod tests {
         assert_eq!((kept.frames.len(), kept.cut), (MAX_FRAMES, vec!["frames".to_owned()]));
         assert_eq!(kept.frames[0].more_locals, 40);
         assert_eq!(kept.frames[59].locals.len(), 0);
+    }
+
+    #[test]
+    fn secrets_in_the_names_of_tests_are_not_kept() {
+        let Record::Test(mut tested) = test(r#"{"exception":{"type":"E"}}"#) else { unreachable!() };
+        for secret in ["password=hunter22", "api_key='abcdef123456'", "ghp_0123456789abcdefghijABCDEFGHIJ012345"] {
+            tested.nodeid = format!("t.py::test_x[{secret}]");
+            let report = prepare(vec![Record::Test(tested.clone())]).unwrap().reports.remove(0);
+            let value = secret.rsplit('=').next().unwrap().trim_matches('\'');
+            assert!(report.nodeid.starts_with("t.py::test_x["), "{}", report.nodeid);
+            assert!(!format!("{report:?}").contains(value), "{report:?}");
+        }
+        tested.nodeid = "t.py::test_x[3-word]".into();
+        let report = prepare(vec![Record::Test(tested)]).unwrap().reports.remove(0);
+        assert_eq!(report.nodeid, "t.py::test_x[3-word]");
     }
 
     #[test]

@@ -86,7 +86,7 @@ impl Store {
     /// Puts failures into a group of their own, where they stay whatever they are seen with. Its id.
     pub(crate) async fn split(&self, ids: &[String], author: &str) -> Result<String, Error> {
         if ids.is_empty() {
-            return Err(Error::Invalid { what: "the failures", why: "none is named".into() });
+            return Err(Error::Invalid { what: "the list of failures", why: "none is named".into() });
         }
         let mut tx = self.changing().await?;
         let mut found = Vec::with_capacity(ids.len());
@@ -94,7 +94,7 @@ impl Store {
             found.push(self.found(&mut tx, id).await?);
         }
         if found.iter().any(|failure| failure.project != found[0].project) {
-            return Err(Error::Invalid { what: "the failures", why: "they are of different projects".into() });
+            return Err(Error::Invalid { what: "the list of failures", why: "they are of different projects".into() });
         }
         let name = new_name(Named::Group);
         let done = async {
@@ -142,10 +142,10 @@ impl Store {
         let into = self.found_group(&mut tx, into).await?;
         let from = self.found_group(&mut tx, from).await?;
         if into.0 == from.0 {
-            return Err(Error::Invalid { what: "the groups", why: "they are one group".into() });
+            return Err(Error::Invalid { what: "this pair of groups", why: "they are one group".into() });
         }
         if into.1 != from.1 {
-            return Err(Error::Invalid { what: "the groups", why: "they are of different projects".into() });
+            return Err(Error::Invalid { what: "this pair of groups", why: "they are of different projects".into() });
         }
         let (into, from) = (into.0, from.0);
         let done = async {
@@ -204,11 +204,15 @@ impl Store {
     }
 }
 
-/// Whether the test passed in a run after the failure was last seen.
+/// Whether the test passed in a run after the failure was last seen, and not on code that is older than the failure.
 async fn passed_since(tx: &mut Tx, found: &Found) -> sqlx::Result<bool> {
-    let sql = "SELECT 1 FROM outcomes o WHERE o.test_id = $1 AND o.outcome = 'passed' AND o.at > $2 AND NOT EXISTS \
-        (SELECT 1 FROM outcomes x WHERE x.run_id = o.run_id AND x.test_id = o.test_id AND x.outcome IN ('failed', 'error')) LIMIT 1";
-    Ok(tx.fetch_one(sql, values![found.test, found.last_seen]).await?.is_some())
+    let sql = "SELECT 1 FROM outcomes o JOIN runs r ON r.id = o.run_id JOIN failures f ON f.id = $3 \
+        LEFT JOIN runs bad ON bad.id = f.last_run WHERE o.test_id = $1 AND o.outcome = 'passed' AND o.at > $2 AND NOT EXISTS \
+        (SELECT 1 FROM outcomes x WHERE x.run_id = o.run_id AND x.test_id = o.test_id AND x.outcome IN ('failed', 'error')) \
+        AND NOT EXISTS (SELECT 1 FROM outcomes b JOIN runs old ON old.id = b.run_id WHERE b.test_id = o.test_id \
+        AND b.outcome = 'passed' AND b.at < f.first_seen AND old.code = r.code) \
+        AND (r.committed IS NULL OR bad.committed IS NULL OR r.committed >= bad.committed) LIMIT 1";
+    Ok(tx.fetch_one(sql, values![found.test, found.last_seen, found.id]).await?.is_some())
 }
 
 /// Tells the status again, commits, and says what it is.

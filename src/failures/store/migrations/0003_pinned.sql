@@ -11,3 +11,5 @@ INSERT INTO pinned (test_id, fingerprint, project_id, group_id)
     SELECT f.test_id, f.fingerprint, p.project_id, p.group_id FROM pins p
     JOIN failures f ON f.project_id = p.project_id AND f.fingerprint = p.fingerprint;
 DROP TABLE pins;
+-- When the commit was made that a run tested.
+ALTER TABLE runs ADD COLUMN committed BIGINT;
