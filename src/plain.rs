@@ -19,6 +19,11 @@ pub fn one_line(text: &str, max_chars: usize) -> String {
     cut.trim().to_owned()
 }
 
+/// `1 failure`, `2 failures`.
+pub fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 /// An error with its causes, each said once.
 pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut message = error.to_string();

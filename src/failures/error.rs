@@ -106,7 +106,9 @@ impl Error {
                     "run `pylair test '{test}'` and see it pass; a person may say it with `pylair failures debug {id} --status resolved --force`"
                 )
             }
-            Self::Newer { .. } => "use the newer pylair, or another store".into(),
+            Self::Newer { .. } => {
+                "install the newer pylair, or name another store with the setting `database`; nothing was changed, and what runs report is kept by them".into()
+            }
             Self::Migrate { .. } => "use another store, or ask whoever made this one".into(),
             Self::Unavailable { .. } => {
                 "see whether the database runs and can be reached; what runs report meanwhile is kept by them".into()
@@ -133,7 +135,10 @@ impl Error {
     pub fn is_temporary(&self) -> bool {
         match self {
             Self::Shared(error) => error.is_temporary(),
-            Self::Unavailable { .. } | Self::Locked { .. } | Self::Full { .. } | Self::Closed => true,
+            // A newer store is not wrong: what is reported meanwhile waits for the pylair that knows it.
+            Self::Newer { .. } | Self::Unavailable { .. } | Self::Locked { .. } | Self::Full { .. } | Self::Closed => {
+                true
+            }
             _ => false,
         }
     }

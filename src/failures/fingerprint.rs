@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     pattern::{Quoted, parameterise},
-    record::{Evidence, Exception, Frame, Linked},
+    record::{Evidence, Exception, Frame, Linked, Local},
 };
 use crate::hash;
 
@@ -73,7 +73,8 @@ pub fn print(nodeid: &str, evidence: &Evidence) -> Print {
     let exceptions = || std::iter::once(&evidence.exception).chain(evidence.chain.iter().map(|link| &link.exception));
     let frames = || std::iter::once(&evidence.frames).chain(evidence.chain.iter().map(|link| &link.frames));
     let test_file = nodeid.split("::").next().unwrap_or(nodeid);
-    let pattern = parameterised(&evidence.exception);
+    let explained = Explained::of(&evidence.exception);
+    let pattern = parameterised(&evidence.exception.kind, explained.with_first_line());
 
     let mut parts: Vec<String> = exceptions().map(|exception| exception.kind.clone()).collect();
     let mut in_tested_code = false;
@@ -83,7 +84,12 @@ pub fn print(nodeid: &str, evidence: &Evidence) -> Print {
         in_tested_code |= !tested.is_empty();
         parts.push(tested.join("<"));
     }
-    parts.push(pattern.clone());
+    parts.push(parameterised(&evidence.exception.kind, explained.said));
+    if explained.explanation.is_some() {
+        // What pytest prints of the values depends on `-v` and `CI`; the statement does not.
+        let statement = evidence.frames.first().and_then(failing_line).unwrap_or_default();
+        parts.push(parameterise(statement, Quoted::Values));
+    }
     if !in_tested_code {
         // `assert <n> == <n>` is said by many tests for many reasons.
         parts.push(without_parameters(nodeid).to_owned());
@@ -135,7 +141,7 @@ fn traits(nodeid: &str, test_file: &str, evidence: &Evidence) -> Traits {
         let failing = (frame.line.saturating_sub(source.first)) as usize;
         for (number, line) in source.lines.iter().enumerate().take(failing + 1) {
             let words = if number == failing { &mut traits.calls } else { &mut traits.near };
-            for call in calls(line) {
+            for call in calls(line, &frame.locals) {
                 push(words, call, MAX_WORDS);
             }
         }
@@ -143,10 +149,44 @@ fn traits(nodeid: &str, test_file: &str, evidence: &Evidence) -> Traits {
     traits
 }
 
+/// A message, and where pytest begins to explain a failed `assert` in it: how much of the values it shows, and whether a diff follows,
+/// depends on how it was called.
+struct Explained<'a> {
+    message: &'a str,
+    /// What the code itself said.
+    said: &'a str,
+    /// Where the explanation begins.
+    explanation: Option<usize>,
+}
+
+impl<'a> Explained<'a> {
+    fn of(exception: &'a Exception) -> Self {
+        let message = exception.message.as_str();
+        let begin = || {
+            if message.starts_with("assert ") { Some(0) } else { message.find("\nassert ").map(|at| at + 1) }
+        };
+        let explanation = if exception.kind == "AssertionError" { begin() } else { None };
+        Self { message, said: message[..explanation.unwrap_or(message.len())].trim_end(), explanation }
+    }
+
+    fn with_first_line(&self) -> &'a str {
+        let Some(begin) = self.explanation else { return self.message };
+        let end = self.message[begin..].find('\n').map_or(self.message.len(), |length| begin + length);
+        &self.message[..end]
+    }
+}
+
+/// The line of source that a frame is at.
+fn failing_line(frame: &Frame) -> Option<&str> {
+    let source = frame.source.as_ref()?;
+    let at = frame.line.checked_sub(source.first)?;
+    source.lines.get(at as usize).map(|line| line.trim())
+}
+
 /// Type and message with placeholders.
-fn parameterised(exception: &Exception) -> String {
-    let message = parameterise(&exception.message, Quoted::of(&exception.kind));
-    if message.is_empty() { exception.kind.clone() } else { format!("{}: {message}", exception.kind) }
+fn parameterised(kind: &str, message: &str) -> String {
+    let message = parameterise(message, Quoted::of(kind));
+    if message.is_empty() { kind.to_owned() } else { format!("{kind}: {message}") }
 }
 
 /// The test without its parameters.
@@ -192,18 +232,10 @@ fn without_repeats(functions: impl Iterator<Item = String>) -> impl Iterator<Ite
     functions.filter(move |function| seen.insert(function.clone()))
 }
 
-/// Names that a message of Python's says are missing, or were called wrongly.
+/// Names that a message of Python's says are missing, or were called wrongly, with what they are names of: many things have a `name`.
 fn symbols(message: &str) -> Vec<String> {
-    const QUOTED: [(&str, &str); 8] = [
-        ("has no attribute '", "attribute"),
-        ("cannot import name '", "name"),
-        ("No module named '", "module"),
-        ("name '", "name"),
-        ("local variable '", "name"),
-        ("free variable '", "name"),
-        ("unexpected keyword argument '", "argument"),
-        ("fixture '", "fixture"),
-    ];
+    const QUOTED: [(&str, &str); 3] =
+        [("cannot import name '", "name"), ("No module named '", "module"), ("fixture '", "fixture")];
     const CALLED: [&str; 4] = ["() missing ", "() got ", "() takes ", "() argument "];
     let line = message.get(..message.floor_char_boundary(2000)).unwrap_or_default();
     let mut found = Vec::new();
@@ -215,18 +247,46 @@ fn symbols(message: &str) -> Vec<String> {
             }
         }
     }
+    found.extend(missing_attribute(line));
     for after in CALLED {
         if let Some(at) = line.find(after) {
             let start = line[..at]
                 .rfind(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | '.' | '<' | '>')))
                 .map_or(0, |s| s + 1);
-            let name = line[start..at].rsplit('.').next().unwrap_or_default();
-            if !name.is_empty() {
+            let name = &line[start..at];
+            // `__init__` alone is that of any class.
+            if !name.is_empty() && !name.starts_with("__") {
                 found.push(format!("call {name}"));
             }
         }
     }
     found
+}
+
+/// `'Cart' object has no attribute 'prise'`. Not of what the language has: anything may be None by mistake.
+fn missing_attribute(line: &str) -> Option<String> {
+    const OF_PYTHON: [&str; 14] = [
+        "NoneType",
+        "str",
+        "int",
+        "float",
+        "bool",
+        "bytes",
+        "list",
+        "dict",
+        "tuple",
+        "set",
+        "object",
+        "function",
+        "method",
+        "generator",
+    ];
+    let at = line.find(" has no attribute '")?;
+    let name =
+        line[at + " has no attribute '".len()..].split('\'').next().filter(|name| (1..=100).contains(&name.len()))?;
+    let owner = line[..at].strip_suffix(" object").unwrap_or(&line[..at]);
+    let owner = owner.strip_suffix('\'')?.rsplit('\'').next()?;
+    (!owner.is_empty() && !OF_PYTHON.contains(&owner)).then(|| format!("attribute {owner}.{name}"))
 }
 
 /// Exceptions whose `repr` is in the message, such as in `assert 1 == 0, where 1 = <Result KeyError('x')>.exit_code`.
@@ -249,7 +309,10 @@ fn seen(message: &str) -> Vec<String> {
                 .into_iter()
                 .find_map(|mark| message.strip_prefix(mark).map(|inner| inner.strip_suffix(mark).unwrap_or(inner)))
                 .unwrap_or(message);
-            found.push(format!("{kind}: {}", clip(&parameterise(quote, Quoted::Names), MAX_NAME_BYTES)));
+            // A word or a number is said for many reasons.
+            if quote.trim().contains(char::is_whitespace) {
+                found.push(format!("{kind}: {}", clip(&parameterise(quote, Quoted::Names), MAX_NAME_BYTES)));
+            }
             found.extend(symbols(quote));
         }
     }
@@ -274,18 +337,45 @@ fn closing(text: &str) -> usize {
     text.len()
 }
 
-/// Names that are called in a line of source. Not those that every test calls.
-fn calls(line: &str) -> Vec<String> {
+/// Names whose results a line of source is about: of nested calls the outermost, which is not one that every test calls. What is called
+/// on a variable of the test is left out: everything a test does may go through one client or runner.
+fn calls(line: &str, locals: &[Local]) -> Vec<String> {
     let code = line.split('#').next().unwrap_or_default();
     let mut found = Vec::new();
-    for (at, _) in code.match_indices('(') {
-        let start = code[..at]
-            .rfind(|c: char| !(c.is_alphanumeric() || c == '_'))
-            .map_or(0, |start| start + code[start..].chars().next().map_or(1, char::len_utf8));
-        let name = &code[start..at];
-        let is_definition = code[..start].trim_end().ends_with("def") || code[..start].trim_end().ends_with("class");
-        if name.len() > 1 && !is_definition && !name.starts_with(|c: char| c.is_ascii_digit()) && !is_common(name) {
-            found.push(name.to_owned());
+    // Of each open bracket, whether it is of a call that counts or inside of one.
+    let mut open: Vec<bool> = Vec::new();
+    let mut quote = None;
+    for (at, c) in code.char_indices() {
+        match (c, quote) {
+            (c, Some(mark)) if c == mark => quote = None,
+            (_, Some(_)) => {}
+            ('\'' | '"', None) => quote = Some(c),
+            ('(', None) => {
+                let start = code[..at]
+                    .rfind(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | '.')))
+                    .map_or(0, |start| start + code[start..].chars().next().map_or(1, char::len_utf8));
+                let (chain, before) = (&code[start..at], code[..start].trim_end());
+                let name = chain.rsplit('.').next().unwrap_or_default();
+                let owner = chain.split_once('.').map(|(owner, _)| owner);
+                let is_definition = before.ends_with("def") || before.ends_with("class");
+                let is_own = owner.is_some_and(|owner| {
+                    owner.is_empty() || owner == "self" || locals.iter().any(|local| local.name == owner)
+                });
+                let counts = name.len() > 1
+                    && !is_definition
+                    && !is_own
+                    && !name.starts_with(|c: char| c.is_ascii_digit())
+                    && !is_common(name);
+                let inside = open.last().copied().unwrap_or(false);
+                if counts && !inside {
+                    found.push(name.to_owned());
+                }
+                open.push(inside || counts);
+            }
+            (')', None) => {
+                open.pop();
+            }
+            _ => {}
         }
     }
     found
@@ -454,6 +544,24 @@ mod tests {
     }
 
     #[test]
+    fn how_much_pytest_explains_does_not_matter_but_the_statement_does() {
+        let failed = |message: &str, statement: &str| {
+            let mut evidence = evidence("AssertionError", message, vec![frame("tests/test_a.py", "test_x", 3)]);
+            evidence.frames[0].source = Some(Lines { first: 3, lines: vec![statement.to_owned()] });
+            print("tests/test_a.py::test_x", &evidence)
+        };
+        let statement = "    assert rows() == [1, 2, 3]";
+        let quiet =
+            failed("assert [0, 1, ...] == [1, 2, 3]\n  At index 0 diff: 0 != 1\n  Use -v to get more diff", statement);
+        let loud = "assert [0, 1, 2] == [1, 2, 3]\n  At index 0 diff: 0 != 1\n\n  Full diff:\n    [\n  +     0,\n  ...";
+        assert_eq!(failed(loud, statement).fingerprint, quiet.fingerprint);
+        assert_eq!(failed(loud, "    assert rows() == [1, 2, 4]").fingerprint, quiet.fingerprint, "numbers are values");
+        assert_ne!(failed(loud, "    assert columns() == [1]").fingerprint, quiet.fingerprint);
+        assert_ne!(failed(&format!("no rows\n{loud}"), statement).fingerprint, quiet.fingerprint);
+        assert_eq!(quiet.pattern, "AssertionError: assert [<n>, <n>, ...] == [<n>, <n>, <n>]");
+    }
+
+    #[test]
     fn a_recursion_is_one_way_of_failing_however_deep() {
         let deep = |depth| {
             let frames = (0..depth).map(|_| frame("shop/tree.py", "walk", 4)).collect();
@@ -493,7 +601,32 @@ mod tests {
         let check = |message: &str, expect: &[&str]| assert_eq!(seen(message), expect, "{message}");
         check("assert KeyError('a (b)') is None", &["KeyError: a (b)"]);
         check("<Result ValueError(f(1), 2)>.exit_code == <Result SystemExit(1)>", &["ValueError: f(<n>), <n>"]);
-        check("ValueError('cut", &["ValueError: cut"]);
+        check("ValueError('cut it", &["ValueError: cut it"]);
+        check("KeyError('x')", &[]);
+    }
+
+    #[test]
+    fn what_a_line_is_about() {
+        let local = Local { name: "client".into(), ..Local::default() };
+        let check =
+            |line: &str, expect: &[&str]| assert_eq!(calls(line, std::slice::from_ref(&local)), expect, "{line}");
+        check("assert price(order(1)) == tax(order(2))", &["price", "tax"]);
+        check("self.assertEqual(list(mi.chunked(range(3), 2)), [])", &["chunked"]);
+        check("assert client.get('/a').json() == make('f(x)')", &["make"]);
+        check("def test_it(a): # f(x)", &[]);
+    }
+
+    #[test]
+    fn names_that_are_missing() {
+        let check = |message: &str, expect: &[&str]| assert_eq!(symbols(message), expect, "{message}");
+        check("'Cart' object has no attribute 'prise'", &["attribute Cart.prise"]);
+        check("'NoneType' object has no attribute 'name'", &[]);
+        check("module 'shop.tax' has no attribute 'rate'", &["attribute shop.tax.rate"]);
+        check("type object 'Cart' has no attribute 'of'", &["attribute Cart.of"]);
+        check("Cart.__init__() missing 1 required positional argument: 'x'", &["call Cart.__init__"]);
+        check("__init__() missing 1 required positional argument: 'x'", &[]);
+        check("No module named 'shopp'", &["module shopp"]);
+        check("name 'total' is not defined", &[]);
     }
 
     #[test]

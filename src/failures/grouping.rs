@@ -14,6 +14,11 @@ const KNOWN_SHARE: f64 = 0.5;
 const MOST_TRIED: usize = 50;
 /// Two clusters of so many failures each are not put together because some of them call the same function on the way.
 const STANDS_ALONE: usize = 10;
+/// A function that raises in more ways than this, for as many callers, is one that reports what others found.
+const FEW_WAYS: usize = 3;
+/// A function of which more others than this fail that it calls is one that everything goes through.
+const FEW_BELOW: usize = 2;
+const MOST_TOLD: usize = 3;
 
 /// What failures are grouped by when they are analysed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -46,10 +51,15 @@ impl GroupBy {
 pub struct Member {
     pub fingerprint: String,
     pub traits: Traits,
+    /// Type and message with placeholders.
+    pub pattern: String,
     /// The group of an earlier run that shows again in this one, and had this failing in it.
     pub seen_in: Option<i64>,
     /// Words of its test's name of which most tests of the run fail that have them in theirs.
     pub topics: Vec<String>,
+    /// In which of the last runs its test failed and passed, if it ever passed and the run is large enough for this to say something: what
+    /// broke together in a large suite is probably one fault, and then the little that is shared will do.
+    pub past: Option<String>,
 }
 
 /// Groups of earlier runs of which one failed in a run where the other's tests did not: two faults, whatever they have in common.
@@ -89,28 +99,33 @@ enum Shared<'a> {
     Fingerprint(&'a str),
     Symbol(&'a str),
     Seen(&'a str),
-    Site(&'a str),
+    /// A function, and how it was come to or what it raised there.
+    Site(&'a str, &'a str),
     Passes(&'a str),
     Called(&'a str),
-    Topic(&'a str),
-    Near(&'a str),
-    Suite(&'a str),
-    File(&'a str),
+    // What follows joins only what has the same past.
+    Topic(&'a str, &'a str),
+    Near(&'a str, &'a str),
+    Suite(&'a str, &'a str),
+    File(&'a str, &'a str),
     Before(i64),
 }
 
 impl Shared<'_> {
+    /// As it is told of several.
     fn told(&self) -> String {
         match self {
             Self::Fingerprint(_) => "fail with the same error in the same place".into(),
             Self::Symbol(symbol) => format!("are about the same {symbol}"),
             Self::Seen(seen) => format!("met `{seen}`"),
-            Self::Site(function) => format!("fail in `{function}`"),
+            Self::Site(function, _) => format!("fail in `{function}`"),
             Self::Passes(function) => format!("pass through `{function}`"),
             Self::Called(name) => format!("check what `{name}` gives"),
-            Self::Topic(word) => format!("are among the tests named after `{word}`, of which most fail"),
-            Self::Near(name) => format!("call `{name}` before they fail"),
-            Self::Suite(suite) | Self::File(suite) => format!("are tests of {suite}"),
+            Self::Topic(word, _) => format!("have `{word}` in their names and began to fail together"),
+            Self::Near(name, _) => format!("call `{name}` before they fail and began to fail together"),
+            Self::Suite(suite, _) | Self::File(suite, _) => {
+                format!("are tests of {suite} and began to fail together")
+            }
             Self::Before(_) => "failed together before".into(),
         }
     }
@@ -121,18 +136,17 @@ impl Shared<'_> {
 pub fn cluster(members: &[Member], apart: &Apart) -> Vec<Cluster> {
     let mut sets = Sets::new(members);
     let mut links: BTreeMap<Shared<'_>, Vec<usize>> = BTreeMap::new();
-    let sites: HashSet<&str> = members.iter().flat_map(|member| &member.traits.sites).map(String::as_str).collect();
+    let meetings = Meetings::of(members);
     for (index, member) in members.iter().enumerate() {
-        for shared in shared_by(member, &sites) {
+        for shared in shared_by(member, &meetings) {
             links.entry(shared).or_default().push(index);
         }
     }
     let (before, others): (Vec<_>, Vec<_>) = links.iter().partition(|(shared, _)| matches!(shared, Shared::Before(_)));
     for (shared, indices) in before.into_iter().chain(others) {
         let most = match shared {
-            Shared::Passes(_) if !indices.iter().any(|index| is_site(&members[*index], shared)) => continue,
-            Shared::Suite(_) | Shared::File(_) => continue,
-            Shared::Near(_) => STANDS_ALONE,
+            Shared::Suite(..) | Shared::File(..) => continue,
+            Shared::Near(..) => STANDS_ALONE,
             _ => usize::MAX,
         };
         // Each with the first it may be with: those that are apart have their own.
@@ -141,20 +155,22 @@ pub fn cluster(members: &[Member], apart: &Apart) -> Vec<Cluster> {
         }
     }
     adopt(&mut sets, members, apart, |traits| &traits.suite);
-    adopt(&mut sets, members, apart, |traits| traits.suite.split("::").next().unwrap_or_default());
+    adopt(&mut sets, members, apart, |traits| file(&traits.suite));
     let mut found: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for index in 0..members.len() {
         found.entry(sets.root(index)).or_default().push(index);
     }
-    found.into_values().map(|indices| Cluster { reason: reason(&links, &indices), members: indices }).collect()
+    let told = |indices: &[usize]| reason(&indices.iter().map(|index| &members[*index]).collect::<Vec<_>>());
+    found.into_values().map(|indices| Cluster { reason: told(&indices), members: indices }).collect()
 }
 
-/// A failure that shares nothing with others goes to those of its suite, if these are one cluster or none.
+/// A failure that shares nothing with others goes to those of its suite that have the same past, if these are one cluster or none.
 fn adopt(sets: &mut Sets, members: &[Member], apart: &Apart, suite: impl Fn(&Traits) -> &str) {
-    let mut by_suite: BTreeMap<&str, (BTreeSet<usize>, Vec<usize>)> = BTreeMap::new();
+    let mut by_suite: BTreeMap<(&str, &str), (BTreeSet<usize>, Vec<usize>)> = BTreeMap::new();
     for (index, member) in members.iter().enumerate() {
+        let Some(past) = &member.past else { continue };
         let root = sets.root(index);
-        let (clusters, alone) = by_suite.entry(suite(&member.traits)).or_default();
+        let (clusters, alone) = by_suite.entry((suite(&member.traits), past)).or_default();
         if sets.sizes[root] > 1 {
             clusters.insert(root);
         } else if member.traits.path.is_empty() {
@@ -173,47 +189,122 @@ fn adopt(sets: &mut Sets, members: &[Member], apart: &Apart, suite: impl Fn(&Tra
     }
 }
 
-fn is_site(member: &Member, shared: &Shared<'_>) -> bool {
-    matches!(shared, Shared::Passes(function) if member.traits.sites.iter().any(|site| site == function))
+fn file(suite: &str) -> &str {
+    suite.split("::").next().unwrap_or_default()
 }
 
-fn shared_by<'a>(member: &'a Member, sites: &HashSet<&str>) -> BTreeSet<Shared<'a>> {
+/// Functions where failures meet.
+struct Meetings<'a> {
+    /// Where failures end, and in which other functions those end that it called.
+    below: HashMap<&'a str, BTreeSet<&'a str>>,
+    /// Functions that raise for many callers in many ways: one of them says nothing of another.
+    reporters: HashSet<&'a str>,
+}
+
+impl<'a> Meetings<'a> {
+    fn of(members: &'a [Member]) -> Self {
+        let mut raised: HashMap<&str, (BTreeSet<&str>, BTreeSet<&str>)> = HashMap::new();
+        for member in members {
+            for site in &member.traits.sites {
+                let (callers, patterns) = raised.entry(site).or_default();
+                callers.insert(caller(&member.traits, site));
+                patterns.insert(&member.pattern);
+            }
+        }
+        let mut below: HashMap<&str, BTreeSet<&str>> = raised.keys().map(|site| (*site, BTreeSet::new())).collect();
+        for member in members {
+            for site in &member.traits.sites {
+                if let Some(ends) = below.get_mut(caller(&member.traits, site)) {
+                    ends.insert(site);
+                }
+            }
+        }
+        let many =
+            |(callers, patterns): &(BTreeSet<&str>, BTreeSet<&str>)| callers.len().min(patterns.len()) > FEW_WAYS;
+        let reporters = raised.iter().filter(|(_, ways)| many(ways)).map(|(site, _)| *site).collect();
+        Self { below, reporters }
+    }
+
+    /// Whether a failure that ends in what this function called may be its: not if it calls all kinds of things that fail.
+    fn joins(&self, function: &str) -> bool {
+        self.below.get(function).is_some_and(|ends| (1..=FEW_BELOW).contains(&ends.len()))
+    }
+}
+
+/// The function of tested code that called another one; empty if a test did.
+fn caller<'a>(traits: &'a Traits, function: &str) -> &'a str {
+    let at = traits.path.iter().position(|known| known == function);
+    at.and_then(|at| traits.path.get(at + 1)).map_or("", String::as_str)
+}
+
+fn shared_by<'a>(member: &'a Member, meetings: &Meetings<'_>) -> BTreeSet<Shared<'a>> {
     let traits = &member.traits;
     let mut shared = BTreeSet::from([Shared::Fingerprint(&member.fingerprint)]);
     shared.extend(traits.symbols.iter().map(|symbol| Shared::Symbol(symbol)));
     shared.extend(traits.seen.iter().map(|seen| Shared::Seen(seen)));
-    shared.extend(traits.sites.iter().map(|site| Shared::Site(site)));
-    shared.extend(traits.path.iter().filter(|function| sites.contains(function.as_str())).map(|f| Shared::Passes(f)));
+    for site in &traits.sites {
+        let caller = caller(traits, site);
+        shared.insert(Shared::Site(site, caller));
+        if !meetings.reporters.contains(site.as_str()) {
+            shared.insert(Shared::Site(site, &traits.kind));
+        }
+        shared.extend([site.as_str(), caller].into_iter().filter(|f| meetings.joins(f)).map(Shared::Passes));
+    }
     if traits.path.is_empty() {
         // The trace does not reach tested code, which gave a wrong value instead of raising.
         shared.extend(traits.calls.iter().map(|name| Shared::Called(name)));
-        shared.extend(traits.near.iter().map(|name| Shared::Near(name)));
-        shared.insert(Shared::Suite(&traits.suite));
-        shared.insert(Shared::File(traits.suite.split("::").next().unwrap_or_default()));
     }
-    shared.extend(member.topics.iter().map(|word| Shared::Topic(word)));
+    if let Some(past) = &member.past {
+        shared.extend(member.topics.iter().map(|word| Shared::Topic(word, past)));
+        if traits.path.is_empty() {
+            shared.extend(traits.near.iter().map(|name| Shared::Near(name, past)));
+            shared.insert(Shared::Suite(&traits.suite, past));
+            shared.insert(Shared::File(file(&traits.suite), past));
+        }
+    }
     shared.extend(member.seen_in.map(Shared::Before));
     shared
 }
 
-/// What most of them share, and of that what tells most.
-fn reason(links: &BTreeMap<Shared<'_>, Vec<usize>>, members: &[usize]) -> String {
-    let [first, .., last] = members else { return "it is the only one of its kind".into() };
-    debug_assert!(first < last, "members are in order");
-    let mut best: Option<(usize, &Shared<'_>)> = None;
-    for (shared, indices) in links {
-        let count = indices.iter().filter(|index| members.binary_search(index).is_ok()).count();
-        if count > best.map_or(1, |(most, _)| most) {
-            best = Some((count, shared));
+/// What most of them share, and of that what tells most; then what more of the others do.
+pub(crate) fn reason(members: &[&Member]) -> String {
+    if members.len() < 2 {
+        return "it is the only one of its kind".into();
+    }
+    let owned: Vec<Member> = members.iter().map(|member| (*member).clone()).collect();
+    let meetings = Meetings::of(&owned);
+    let mut facts: BTreeMap<Shared<'_>, BTreeSet<usize>> = BTreeMap::new();
+    for (index, member) in members.iter().enumerate() {
+        for shared in shared_by(member, &meetings) {
+            // Where is told, and not how it was come to.
+            let shared = if let Shared::Site(function, _) = shared { Shared::Site(function, "") } else { shared };
+            facts.entry(shared).or_default().insert(index);
         }
     }
-    match best {
-        Some((count, shared)) if count == members.len() => format!("all {count} {}", shared.told()),
-        Some((count, shared)) => {
-            format!("{count} of {} {}, and the others are linked to these", members.len(), shared.told())
-        }
-        None => "each shares something with another one".into(),
+    facts.retain(|_, having| having.len() > 1);
+    let mut left: BTreeSet<usize> = (0..members.len()).collect();
+    let mut told: Vec<String> = Vec::new();
+    while told.len() < MOST_TOLD {
+        let covers = |having: &BTreeSet<usize>| having.intersection(&left).count();
+        let best = facts.iter().rev().max_by_key(|(_, having)| covers(having)).filter(|(_, having)| covers(having) > 0);
+        let Some((shared, having)) = best else { break };
+        let count = match (having.len(), told.is_empty()) {
+            (2, true) if members.len() == 2 => "both".to_owned(),
+            (count, true) if count == members.len() => format!("all {count}"),
+            (count, true) => format!("{count} of {}", members.len()),
+            (count, false) => count.to_string(),
+        };
+        told.push(format!("{count} {}", shared.told()));
+        left.retain(|index| !having.contains(index));
     }
+    if !left.is_empty() {
+        told.push(match (told.is_empty(), left.len()) {
+            (true, _) => "they failed together in earlier runs".to_owned(),
+            (false, 1) => "1 failed together with some of these".to_owned(),
+            (false, count) => format!("{count} failed together with some of these"),
+        });
+    }
+    told.join("; ")
 }
 
 /// The group that a cluster is, of those that know some of its fingerprints: the one that knows most, if that is enough, and of several
@@ -318,7 +409,7 @@ mod tests {
             raised("3", "tax:rate order:pay"),
         ];
         let clusters = check(&members, &[&[0, 1], &[2]]);
-        assert_eq!(clusters[0].reason, "all 2 fail in `price:total`");
+        assert_eq!(clusters[0].reason, "both fail in `price:total`");
         assert_eq!(clusters[1].reason, "it is the only one of its kind");
     }
 
@@ -326,7 +417,7 @@ mod tests {
     fn a_trace_that_passes_where_another_ends_belongs_to_it() {
         let members = [raised("1", "price:total"), raised("2", "json:dump price:total")];
         let clusters = check(&members, &[&[0, 1]]);
-        assert_eq!(clusters[0].reason, "all 2 pass through `price:total`");
+        assert_eq!(clusters[0].reason, "both pass through `price:total`");
     }
 
     #[test]
@@ -336,7 +427,7 @@ mod tests {
             member.traits.symbols = vec!["attribute prise".into()];
         }
         let clusters = check(&members, &[&[0, 1], &[2]]);
-        assert_eq!(clusters[0].reason, "all 2 are about the same attribute prise");
+        assert_eq!(clusters[0].reason, "both are about the same attribute prise");
     }
 
     #[test]
@@ -344,30 +435,69 @@ mod tests {
         let members =
             [compared("1", "chunked", "A"), compared("2", "chunked list", "B"), compared("3", "windowed", "C")];
         let clusters = check(&members, &[&[0, 1], &[2]]);
-        assert_eq!(clusters[0].reason, "all 2 check what `chunked` gives");
+        assert_eq!(clusters[0].reason, "both check what `chunked` gives");
+    }
+
+    /// As they are in a large suite, when all of them broke at once.
+    fn broke_together(members: &mut [Member]) {
+        for member in members {
+            member.past = Some("p".into());
+        }
     }
 
     #[test]
     fn what_shares_nothing_goes_to_its_suite_if_that_fails_in_one_way() {
         let mut members =
             vec![compared("1", "", "t.py::A"), compared("2", "", "t.py::A"), compared("3", "", "u.py::B")];
+        check(&members, &[&[0], &[1], &[2]]);
+        broke_together(&mut members);
         let clusters = check(&members, &[&[0, 1], &[2]]);
-        assert_eq!(clusters[0].reason, "all 2 are tests of t.py::A");
+        assert_eq!(clusters[0].reason, "both are tests of t.py::A and began to fail together");
         members.extend([compared("4", "window", "t.py::A"), compared("5", "window", "t.py::A")]);
+        broke_together(&mut members);
         check(&members, &[&[0, 1, 3, 4], &[2]]);
         members.extend([compared("6", "chunked", "t.py::A"), compared("7", "chunked", "t.py::A")]);
+        broke_together(&mut members);
         check(&members, &[&[0], &[1], &[2], &[3, 4], &[5, 6]]);
+        members[0].past = Some("f".into());
+        check(&members[..2], &[&[0], &[1]]);
     }
 
     #[test]
-    fn tests_that_are_named_after_what_fails_are_together() {
+    fn names_of_tests_join_only_what_broke_together() {
         let mut members = [raised("1", "a:f"), raised("2", "b:g"), raised("3", "c:h")];
         for member in &mut members[1..] {
             member.topics = vec!["default_map".into()];
         }
+        check(&members, &[&[0], &[1], &[2]]);
+        broke_together(&mut members);
         let clusters = check(&members, &[&[0], &[1, 2]]);
-        let reason = "all 2 are among the tests named after `default_map`, of which most fail";
-        assert_eq!(clusters[1].reason, reason);
+        assert_eq!(clusters[1].reason, "both have `default_map` in their names and began to fail together");
+    }
+
+    #[test]
+    fn what_everything_goes_through_joins_nothing() {
+        let mut members: Vec<Member> =
+            ["a:f", "b:g", "c:h"].iter().map(|f| raised(f, &format!("{f} app:main"))).collect();
+        members.push(raised("main", "app:main"));
+        check(&members, &[&[0], &[1], &[2], &[3]]);
+        // One that raises what others found.
+        let members: Vec<Member> = (0..5)
+            .map(|number| {
+                let mut member = raised(&number.to_string(), &format!("app:fail app:f{number}"));
+                member.pattern = format!("ValueError: reason {number}");
+                member
+            })
+            .collect();
+        check(&members, &[&[0], &[1], &[2], &[3], &[4]]);
+    }
+
+    #[test]
+    fn in_one_function_other_errors_of_other_callers_are_others() {
+        let mut members = [raised("1", "a:f b:g"), raised("2", "a:f c:h"), raised("3", "a:f c:h")];
+        members[0].traits.kind = "KeyError".into();
+        members[2].traits.kind = "TypeError".into();
+        check(&members, &[&[0], &[1, 2]]);
     }
 
     #[test]
@@ -378,7 +508,9 @@ mod tests {
                 member.traits.near = vec!["echo".into()];
                 member
             });
-            made.collect::<Vec<_>>()
+            let mut made = made.collect::<Vec<_>>();
+            broke_together(&mut made);
+            made
         };
         assert_eq!(cluster(&[many(0, 10, "window"), many(10, 9, "chunked")].concat(), &Apart::default()).len(), 1);
         assert_eq!(cluster(&[many(0, 10, "window"), many(10, 10, "chunked")].concat(), &Apart::default()).len(), 2);
@@ -393,9 +525,9 @@ mod tests {
         check_apart(&members, &Apart::of(&together), &[&[0, 1, 2, 3]]);
         let alone = BTreeMap::from([(1, runs(&[(7, true)])), (2, runs(&[(7, false), (8, true)]))]);
         let clusters = check_apart(&members, &Apart::of(&alone), &[&[0, 1, 3], &[2]]);
-        assert_eq!(clusters[0].reason, "2 of 3 fail in `a:f`, and the others are linked to these");
+        assert_eq!(clusters[0].reason, "2 of 3 fail in `a:f`; 2 failed together before");
         let clusters = check_apart(&members[..2], &Apart::default(), &[&[0, 1]]);
-        assert_eq!(clusters[0].reason, "all 2 failed together before");
+        assert_eq!(clusters[0].reason, "both failed together before");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use super::{
     Error,
     fingerprint::{self, Print},
-    record::{Began, Code, Ended, Evidence, Exception, Frame, Outcome, Phase, Record, Source, Tested},
+    record::{Began, Code, Ended, Evidence, Exception, Frame, Outcome, Phase, Record, Tested},
     view::TestDetail,
 };
 use crate::mask::{self, Reading};
@@ -106,7 +106,7 @@ pub(crate) fn prepare(records: Vec<Record>) -> Result<Batch, Error> {
                 if test.nodeid.trim().is_empty() {
                     return Err(Error::Line { number, why: "`nodeid` is empty".into() });
                 }
-                batch.reports.push(report(*test, &batch.began));
+                batch.reports.push(report(*test));
             }
             Record::End(mut ended) => {
                 if let Some(note) = &mut ended.note {
@@ -120,19 +120,21 @@ pub(crate) fn prepare(records: Vec<Record>) -> Result<Batch, Error> {
     Ok(batch)
 }
 
-fn report(mut test: Tested, began: &[Began]) -> Report {
+fn report(mut test: Tested) -> Report {
     storable(&mut test.nodeid);
+    // Parameters are part of it.
+    hide(&mut test.nodeid);
     cut(&mut test.nodeid, MAX_NAME_BYTES);
     let seconds = test.seconds.setup + test.seconds.call + test.seconds.teardown;
     let seconds = if seconds.is_finite() && seconds >= 0.0 { seconds } else { 0.0 };
     let mut subtest = test.subtest.take().unwrap_or_default();
     storable(&mut subtest);
+    hide(&mut subtest);
     cut(&mut subtest, MAX_NAME_BYTES);
     let is_failing = matches!(test.outcome, Outcome::Failed | Outcome::Error | Outcome::Rerun);
     let failing = is_failing.then(|| {
         let evidence = test.failure.take().map_or_else(|| unexplained(&test), |evidence| *evidence);
-        let by_hand = began.iter().any(|run| run.run == test.run && run.source == Source::Hand);
-        Box::new(failing(&test, &subtest, evidence, seconds, by_hand))
+        Box::new(failing(&test, &subtest, evidence, seconds))
     });
     Report {
         failing,
@@ -156,13 +158,9 @@ fn unexplained(test: &Tested) -> Evidence {
     Evidence { exception, ..Evidence::default() }
 }
 
-fn failing(test: &Tested, subtest: &str, mut evidence: Evidence, seconds: f64, by_hand: bool) -> Failing {
+fn failing(test: &Tested, subtest: &str, mut evidence: Evidence, seconds: f64) -> Failing {
     bound(&mut evidence);
-    let mut print = fingerprint::print(&test.nodeid, &evidence);
-    if by_hand {
-        // Nobody knows whether two of these are the same, so each stands alone.
-        print.fingerprint = crate::hash::hex(&crate::hash::sha256(test.run.as_bytes())[..8]);
-    }
+    let print = fingerprint::print(&test.nodeid, &evidence);
     if evidence.occurrence.is_empty() {
         evidence.occurrence = format!("{}-{}-{}-{:?}-{subtest}", test.run, test.nodeid, test.attempt, test.phase);
     }
@@ -364,6 +362,21 @@ mod tests {
         assert_eq!((kept.frames.len(), kept.cut), (MAX_FRAMES, vec!["frames".to_owned()]));
         assert_eq!(kept.frames[0].more_locals, 40);
         assert_eq!(kept.frames[59].locals.len(), 0);
+    }
+
+    #[test]
+    fn secrets_in_the_names_of_tests_are_not_kept() {
+        let Record::Test(mut tested) = test(r#"{"exception":{"type":"E"}}"#) else { unreachable!() };
+        for secret in ["password=hunter22", "api_key='abcdef123456'", "ghp_0123456789abcdefghijABCDEFGHIJ012345"] {
+            tested.nodeid = format!("t.py::test_x[{secret}]");
+            let report = prepare(vec![Record::Test(tested.clone())]).unwrap().reports.remove(0);
+            let value = secret.rsplit('=').next().unwrap().trim_matches('\'');
+            assert!(report.nodeid.starts_with("t.py::test_x["), "{}", report.nodeid);
+            assert!(!format!("{report:?}").contains(value), "{report:?}");
+        }
+        tested.nodeid = "t.py::test_x[3-word]".into();
+        let report = prepare(vec![Record::Test(tested)]).unwrap().reports.remove(0);
+        assert_eq!(report.nodeid, "t.py::test_x[3-word]");
     }
 
     #[test]

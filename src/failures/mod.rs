@@ -42,7 +42,7 @@ pub use ingest::parse;
 pub use spool::Spooled;
 pub use store::{Database, Limits, Trimmed};
 
-use record::{Began, Evidence, Exception, Outcome, Phase, Project, Record, Source, Status, Taken, Tested};
+use record::{Began, Evidence, Outcome, Phase, Project, Record, Source, Status, Taken, Tested};
 use store::Store;
 pub(crate) use store::without_password;
 use view::{Counts, Day, Duration, Failure, Filter, Group, Onset, Page, Run, RunDetail, Summary, TestOutcome};
@@ -134,7 +134,7 @@ impl Failures {
         self.ingest(records).await
     }
 
-    /// Records a failure by hand. It stands alone, as a run of its own. Its id.
+    /// Records a failure by hand, as a run of its own; what is told twice is one failure that occurred twice. Its id.
     pub async fn record(&self, failure: ByHand, author: &str) -> Result<String, Error> {
         let taken = self.ingest(by_hand(failure, author)?).await?;
         let known = taken.failures.into_values().next();
@@ -263,7 +263,7 @@ impl Failures {
 }
 
 /// Records that make one failure.
-fn by_hand(failure: ByHand, author: &str) -> Result<Vec<Record>, Error> {
+fn by_hand(mut failure: ByHand, author: &str) -> Result<Vec<Record>, Error> {
     let test = failure.test.trim().to_owned();
     if test.is_empty() {
         return Err(Error::Invalid { what: "the failure", why: "it names no test".into() });
@@ -273,7 +273,7 @@ fn by_hand(failure: ByHand, author: &str) -> Result<Vec<Record>, Error> {
     let run = format!("hand-{}", crate::hash::hex(&random));
     let at = Timestamp::now();
     let project =
-        failure.project.unwrap_or_else(|| Project { root: String::new(), name: "by hand".into(), remote: None });
+        failure.project.take().unwrap_or_else(|| Project { root: String::new(), name: "by hand".into(), remote: None });
     let began = Began {
         run: run.clone(),
         at,
@@ -292,23 +292,8 @@ fn by_hand(failure: ByHand, author: &str) -> Result<Vec<Record>, Error> {
         ci: false,
         workers: None,
     };
-    let (kind, message) = kind_of(&failure.message);
-    let locals =
-        failure.locals.into_iter().map(|(name, value)| record::Local { name, kind: String::new(), value }).collect();
-    let frame = record::Frame {
-        file: failure.file.clone().unwrap_or_default(),
-        line: failure.line.unwrap_or(0),
-        in_app: true,
-        locals,
-        ..record::Frame::default()
-    };
-    let evidence = Evidence {
-        occurrence: format!("{run}-1"),
-        exception: Exception { kind, message, ..Exception::default() },
-        frames: if failure.file.is_some() || !frame.locals.is_empty() { vec![frame] } else { Vec::new() },
-        text: failure.traceback,
-        ..Evidence::default()
-    };
+    let mut evidence = evidence_of(&failure, &began.project.root);
+    evidence.occurrence = format!("{run}-1");
     let tested = Tested {
         run: run.clone(),
         nodeid: test,
@@ -329,18 +314,65 @@ fn by_hand(failure: ByHand, author: &str) -> Result<Vec<Record>, Error> {
     Ok(vec![Record::Run(Box::new(began)), Record::Test(Box::new(tested))])
 }
 
-/// The exception's type, where a message begins with it as Python prints it.
-fn kind_of(message: &str) -> (String, String) {
-    if let Some((kind, rest)) = message.split_once(':') {
+/// What somebody tells, and what the traceback says that they have: its type, message and frames, unless they are told otherwise.
+fn evidence_of(failure: &ByHand, root: &str) -> Evidence {
+    let said = failure.message.trim();
+    let told = import::traceback::Told { message: said, kind: None };
+    let mut evidence = import::traceback::evidence(&failure.traceback, told);
+    let mut exception = import::traceback::of_message(told);
+    if exception.kind.is_empty() {
+        // No type is named, so that of the traceback is meant.
+        evidence.exception.kind.clone_into(&mut exception.kind);
+        exception.module.clone_from(&evidence.exception.module);
+    }
+    if exception.kind.is_empty() {
+        let (kind, rest) = kind_of(said);
+        (exception.kind, exception.message) = (kind.to_owned(), rest.to_owned());
+    }
+    if exception.message.is_empty() {
+        evidence.exception.message.clone_into(&mut exception.message);
+    }
+    evidence.exception = exception;
+    let prefix = format!("{}/", root.trim_end_matches('/'));
+    let chained = evidence.chain.iter_mut().flat_map(|link| &mut link.frames);
+    for frame in evidence.frames.iter_mut().chain(chained) {
+        if !root.is_empty()
+            && let Some(inside) = frame.file.strip_prefix(&prefix)
+        {
+            frame.file = inside.to_owned();
+        }
+    }
+    let locals = failure.locals.iter().map(|(name, value)| record::Local {
+        name: name.clone(),
+        kind: String::new(),
+        value: value.clone(),
+    });
+    let locals: Vec<record::Local> = locals.collect();
+    match evidence.frames.iter_mut().find(|frame| frame.in_app) {
+        Some(frame) => frame.locals.splice(..0, locals).for_each(drop),
+        None if failure.file.is_some() || !locals.is_empty() => evidence.frames.push(record::Frame {
+            file: failure.file.clone().unwrap_or_default(),
+            line: failure.line.unwrap_or(0),
+            in_app: true,
+            locals,
+            ..record::Frame::default()
+        }),
+        None => {}
+    }
+    evidence
+}
+
+/// The exception's type, where a message begins with something that can be one: a capital letter, no space, a colon.
+fn kind_of(message: &str) -> (&str, &str) {
+    if let Some((kind, rest)) = message.split_once(": ") {
         let name = kind.rsplit('.').next().unwrap_or(kind);
         let is_name =
             name.chars().all(|c| c.is_alphanumeric() || c == '_') && name.starts_with(|c: char| c.is_uppercase());
         if is_name && !kind.contains(char::is_whitespace) {
-            return (name.to_owned(), rest.trim_start().to_owned());
+            return (name, rest.trim_start());
         }
     }
-    let kind = if message.starts_with("assert ") { "AssertionError" } else { "Failed" };
-    (kind.to_owned(), message.to_owned())
+    ("Failed", message)
 }
 
 #[cfg(test)]
@@ -348,13 +380,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_type_is_read_off_a_message() {
-        let check =
-            |message: &str, kind: &str, rest: &str| assert_eq!(kind_of(message), (kind.to_owned(), rest.to_owned()));
-        check("ValueError: bad", "ValueError", "bad");
-        check("shop.errors.NoPrice: 3", "NoPrice", "3");
-        check("assert 1 == 2", "AssertionError", "assert 1 == 2");
-        check("it went wrong: badly", "Failed", "it went wrong: badly");
-        check("", "Failed", "");
+    fn what_a_traceback_says_is_read() {
+        let check = |message: &str, traceback: &str, kind: &str, rest: &str| {
+            let failure = ByHand { message: message.into(), traceback: traceback.into(), ..ByHand::default() };
+            let evidence = evidence_of(&failure, "/shop");
+            assert_eq!((evidence.exception.kind.as_str(), evidence.exception.message.as_str()), (kind, rest));
+            evidence
+        };
+        check("ValueError: bad", "", "ValueError", "bad");
+        check("shop.errors.NoPriceError: 3", "", "NoPriceError", "3");
+        check("assert 1 == 2", "", "AssertionError", "assert 1 == 2");
+        check("it went wrong: badly", "", "Failed", "it went wrong: badly");
+        check("", "", "Failed", "");
+        let python = "Traceback (most recent call last):\n  File \"/shop/price.py\", line 7, in total\n    return a['x']\n\
+            KeyError: 'x'\n";
+        let evidence = check("", python, "KeyError", "'x'");
+        assert_eq!((evidence.frames[0].file.as_str(), evidence.frames[0].line), ("price.py", 7));
+        check("a price is missing", python, "KeyError", "a price is missing");
+        check("LookupError: no x", python, "LookupError", "no x");
+        let pytest = "    def test_total():\n>       assert total() == 3\nE       assert 2 == 3\n\ntest_shop.py:3: AssertionError\n";
+        assert_eq!(check("", pytest, "AssertionError", "assert 2 == 3").frames[0].function, "test_total");
+        check("NoPrice: 3", "", "NoPrice", "3");
     }
 }

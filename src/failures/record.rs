@@ -100,6 +100,10 @@ pub struct Code {
     /// Files that differ from the commit, up to a bound.
     #[serde(default)]
     pub changed: Vec<String>,
+    /// When the commit was made: what passes on an older one is no fix.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub committed: Option<Timestamp>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -18,13 +18,21 @@ pub struct Event {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
     /// This failure occurred.
-    Failed { run: String, code: Option<String> },
+    Failed { run: String, code: Tested },
     /// Its test passed.
-    Passed { run: String, code: Option<String> },
+    Passed { run: String, code: Tested },
     /// An analysis was recorded under a rule.
     Analysed { author: String, rule: Option<u8> },
     /// Somebody said what it is.
     Marked { status: Status, author: String, verified: bool },
+}
+
+/// The code that a run tested, as far as that is known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tested {
+    pub code: Option<String>,
+    /// When its commit was made, in microseconds since 1970.
+    pub committed: Option<i64>,
 }
 
 /// What became of a failure.
@@ -52,6 +60,8 @@ pub fn judge(before: Option<(Status, bool)>, events: &[Event]) -> Verdict {
         changes: Vec::new(),
         failed_on: Vec::new(),
         passed_on: Vec::new(),
+        good_before: Vec::new(),
+        newest_bad: None,
         passes: 0,
     };
     let mut events: Vec<&Event> = events.iter().collect();
@@ -68,6 +78,10 @@ struct Story<'a> {
     changes: Vec<Change>,
     failed_on: Vec<&'a str>,
     passed_on: Vec<&'a str>,
+    /// Code it passed on before it ever failed.
+    good_before: Vec<&'a str>,
+    /// The newest commit that it failed on.
+    newest_bad: Option<i64>,
     /// In a row.
     passes: usize,
 }
@@ -75,8 +89,8 @@ struct Story<'a> {
 impl<'a> Story<'a> {
     fn tell(&mut self, event: &'a Event) {
         match &event.what {
-            What::Failed { run, code } => self.failed(event.at, run, code.as_deref()),
-            What::Passed { run, code } => self.passed(event.at, run, code.as_deref()),
+            What::Failed { run, code } => self.failed(event.at, run, code),
+            What::Passed { run, code } => self.passed(event.at, run, code),
             What::Analysed { author, rule } => {
                 if matches!(self.status, None | Some(Status::New | Status::Reopened)) {
                     let rule = rule.map_or_else(String::new, |rule| format!(" under rule {rule}"));
@@ -92,7 +106,9 @@ impl<'a> Story<'a> {
         }
     }
 
-    fn failed(&mut self, at: Timestamp, run: &str, code: Option<&'a str>) {
+    fn failed(&mut self, at: Timestamp, run: &str, tested: &'a Tested) {
+        let code = tested.code.as_deref();
+        self.newest_bad = self.newest_bad.max(tested.committed);
         self.passes = 0;
         let passed_before = code.is_some_and(|code| self.passed_on.contains(&code));
         if self.status.is_none() {
@@ -109,13 +125,20 @@ impl<'a> Story<'a> {
         self.failed_on.extend(code);
     }
 
-    fn passed(&mut self, at: Timestamp, run: &str, code: Option<&'a str>) {
+    fn passed(&mut self, at: Timestamp, run: &str, tested: &'a Tested) {
+        let code = tested.code.as_deref();
         self.passes += 1;
-        // Before it ever failed, a pass says only which code was good.
-        let known = self.status.is_some();
         let failed_before = code.is_some_and(|code| self.failed_on.contains(&code));
         self.passed_on.extend(code);
-        if !known {
+        // Before it ever failed, a pass says only which code was good.
+        if self.status.is_none() {
+            self.good_before.extend(code);
+            return;
+        }
+        // Somebody looks at how it was, as a bisection does.
+        let is_older = code.is_some_and(|code| self.good_before.contains(&code))
+            || tested.committed.zip(self.newest_bad).is_some_and(|(passed, failed)| passed < failed);
+        if is_older && !failed_before {
             return;
         }
         match self.status {
@@ -166,7 +189,7 @@ mod tests {
         Timestamp::from_second(1_000 + second).unwrap()
     }
 
-    /// `F1` failed on code 1, `P2` passed on code 2, `F` and `P` on unknown code, `A` analysed, `R` and `U` said to be resolved,
+    /// `F1` failed on code 1, `P2` passed on code 2, `P2@5` on a commit made at 5, `F` and `P` on unknown code, `A` analysed, `R` and `U` said to be resolved,
     /// verified and not.
     fn tell(story: &str) -> Verdict {
         let events: Vec<Event> = story
@@ -174,7 +197,9 @@ mod tests {
             .zip(0..)
             .map(|(word, second)| {
                 let run = format!("r{second}");
-                let code = (word.len() > 1).then(|| word[1..].to_owned());
+                let (code, committed) = word[1..].split_once('@').unwrap_or((&word[1..], ""));
+                let code =
+                    Tested { code: (!code.is_empty()).then(|| code.to_owned()), committed: committed.parse().ok() };
                 let author = || "ann".to_owned();
                 let what = match &word[..1] {
                     "F" => What::Failed { run, code },
@@ -209,6 +234,18 @@ mod tests {
     }
 
     #[test]
+    fn what_passes_on_older_code_is_no_fix() {
+        check("P1 F2 P1", Status::New, 1);
+        check("P1 F2 P1 P3", Status::Resolved, 2);
+        check("F2@20 P1@10", Status::New, 1);
+        check("F2@20 F3@15 P4@17", Status::New, 1);
+        check("F2@20 P1@10 P3@30", Status::Resolved, 2);
+        check("F2@20 P3@20", Status::Resolved, 2);
+        check("F2@20 P1@10 F2@20", Status::New, 1);
+        check("P1 F1 P1", Status::Flaky, 2);
+    }
+
+    #[test]
     fn the_same_code_passing_and_failing_is_flaky() {
         check("F1 P1", Status::Flaky, 2);
         check("P1 F1", Status::Flaky, 2);
@@ -239,10 +276,11 @@ mod tests {
 
     #[test]
     fn late_records_count_at_their_time() {
+        let on = |code: &str| Tested { code: Some(code.to_owned()), committed: None };
         let mut events = vec![
-            Event { at: at(9), what: What::Failed { run: "late".into(), code: Some("3".into()) } },
-            Event { at: at(1), what: What::Failed { run: "early".into(), code: Some("1".into()) } },
-            Event { at: at(5), what: What::Passed { run: "between".into(), code: Some("2".into()) } },
+            Event { at: at(9), what: What::Failed { run: "late".into(), code: on("3") } },
+            Event { at: at(1), what: What::Failed { run: "early".into(), code: on("1") } },
+            Event { at: at(5), what: What::Passed { run: "between".into(), code: on("2") } },
         ];
         let told = judge(None, &events);
         assert_eq!(told.status, Status::Reopened);

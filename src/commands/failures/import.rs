@@ -41,11 +41,14 @@ pub(super) fn import(args: &ImportArgs, surroundings: &Surroundings) -> Result<E
     for path in &args.files {
         match import_file(path, &project, &mut client) {
             Ok((run, imported)) if args.json.json => {
-                told.push(json!({"file": path, "run": run, "tests": imported.tests, "failures": imported.failures}));
+                told.push(json!({"file": path, "run": run, "tests": imported.tests, "failures": imported.failures, "cut_at_line": imported.cut_at}));
             }
             Ok((run, imported)) => {
                 let path = crate::plain::shown(&path.display().to_string());
                 say(&format!("{path}: {} tests, {} failed, as run {run}", imported.tests, imported.failures))?;
+                if let Some(line) = imported.cut_at {
+                    say(&format!("{path} ends in the middle of line {line}: what came after is not there"))?;
+                }
             }
             Err(failure) => {
                 told.push(json!({"file": path, "error": failure.message}));

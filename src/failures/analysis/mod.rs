@@ -418,6 +418,10 @@ fn recommend(group: &Group) -> String {
     let only = |status: Status| group.status.get(&status).copied().unwrap_or(0) == group.failures;
     let start = if only(Status::Flaky) {
         format!("see what differs between passing and failing runs of `{example}`")
+    } else if let Some(Between { last_good: Some(good), first_bad: Some(bad), .. }) = &group.between
+        && good == bad
+    {
+        format!("begin with `{example}`, and with the uncommitted changes")
     } else if let Some(Between { last_good: Some(good), first_bad: Some(bad), .. }) = &group.between {
         let short = |commit: &str| commit.get(..10).unwrap_or(commit).to_owned();
         format!("begin with `{example}`, and with what changed between {} and {}", short(good), short(bad))

@@ -1,6 +1,9 @@
 //! What happened before the failure: files and lines that changed, and tests that pass and fail on the same code.
 
-use super::{Confidence, Fact, Hypothesis, Scene, reading::brief};
+use super::{Between, Confidence, Fact, Hypothesis, Scene, reading::brief};
+
+/// Changed lines that are cited where the failing line is none of them.
+const MOST_CITED: usize = 3;
 
 /// The innermost frame whose file was changed, by the difference to the commit or between the last good and the first bad one.
 pub(crate) fn changed(scene: &Scene) -> Option<Hypothesis> {
@@ -12,12 +15,22 @@ pub(crate) fn changed(scene: &Scene) -> Option<Hypothesis> {
         let by_file = frames.iter().find(|at| between.files.contains(&at.frame.file));
         if let Some(at) = by_line.or(by_file) {
             let commits = match (&between.last_good, &between.first_bad) {
+                (Some(good), Some(bad)) if good == bad => {
+                    format!("in the uncommitted changes since it passed on {}", short(good))
+                }
                 (Some(good), Some(bad)) => format!("between {} (passed) and {} (failed)", short(good), short(bad)),
                 (_, Some(bad)) => format!("by {}, where it failed first", short(bad)),
                 _ => "since it last passed".to_owned(),
             };
             let what = if by_line.is_some() { format!("line {} of", at.frame.line) } else { String::new() };
             let others = between.files.len().saturating_sub(1);
+            let mut evidence = vec![
+                at.fact(format!("`{}`", brief(&at.statement()))),
+                Fact::told(format!("changed: {}", brief(&between.files.join(", ")))),
+            ];
+            if by_line.is_none() {
+                evidence.extend(changed_lines(scene, &at.frame.file, between));
+            }
             return Some(Hypothesis {
                 text: format!(
                     "{what} {}, where frame {} of the failure is, was changed {commits}",
@@ -38,10 +51,7 @@ pub(crate) fn changed(scene: &Scene) -> Option<Hypothesis> {
                 } else {
                     format!("the file is one of {} that changed", others + 1)
                 },
-                evidence: vec![
-                    at.fact(format!("`{}`", brief(&at.statement()))),
-                    Fact::told(format!("changed: {}", brief(&between.files.join(", ")))),
-                ],
+                evidence,
             });
         }
     }
@@ -59,6 +69,20 @@ pub(crate) fn changed(scene: &Scene) -> Option<Hypothesis> {
             Fact::told(format!("changed: {}", brief(&scene.around.changed.join(", ")))),
         ],
     })
+}
+
+/// The lines of a file that were changed, as they are now.
+fn changed_lines(scene: &Scene, file: &str, between: &Between) -> Vec<Fact> {
+    let numbers = between.lines.iter().filter(|(of, _)| of == file).map(|(_, line)| *line);
+    let numbers: Vec<u32> = numbers.take(MOST_CITED).collect();
+    let source = if numbers.is_empty() { None } else { (scene.around.files)(file) };
+    let lines: Vec<&str> = source.as_deref().map(|text| text.lines().collect()).unwrap_or_default();
+    let cited = numbers.into_iter().map(|number| {
+        let line = (number as usize).checked_sub(1).and_then(|at| lines.get(at)).map_or("", |line| line.trim());
+        let line = if line.is_empty() { String::new() } else { format!(" `{}`", brief(line)) };
+        Fact::told(format!("changed: {file}:{number}{line}"))
+    });
+    cited.collect()
 }
 
 fn short(commit: &str) -> &str {

@@ -78,7 +78,7 @@ pub fn read(reader: impl BufRead, origin: &Origin, take: Take) -> Result<Importe
                 if !state.any {
                     return Err(broken("there is no <testsuite>".to_owned()));
                 }
-                return state.taking.end(None, state.seconds);
+                return state.taking.end(None, state.seconds, None);
             }
             Event::Decl(_) | Event::PI(_) | Event::Comment(_) => {}
         }
@@ -347,6 +347,9 @@ fn evidence(found: &Found, case: &Case) -> Evidence {
     let wrapped = pattern!(r#"(?s)^failed on (?:setup|teardown) with "(.*)"$"#).captures(&found.message);
     let message =
         wrapped.as_ref().map_or(found.message.as_str(), |parts| parts.get(1).map_or("", |inside| inside.as_str()));
+    // Some runners write it as the text only.
+    let first_line = || found.text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    let message = if message.trim().is_empty() { first_line() } else { message };
     let kind = Some(found.kind.as_str()).filter(|kind| !kind.is_empty());
     let mut evidence = traceback::evidence(&found.text, Told { message, kind });
     if evidence.exception.kind.is_empty() {

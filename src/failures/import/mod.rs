@@ -3,15 +3,17 @@
 //! Files are read as they come, and records handed on one by one, so that a large file needs no more memory than its largest
 //! element. What is wrong in a file is said with its line; what came before has been handed on. Called by `pylair failures import`.
 
+mod encoding;
 pub mod junit;
 pub mod reportlog;
 pub mod traceback;
 
-use std::io::{self, BufRead, Read};
+use std::io::{self, BufRead, BufReader, Read};
 
 use jiff::Timestamp;
 
 use super::record::{Began, Ended, Project, Record, Source};
+use encoding::{Decoded, Encoding};
 
 /// One element or line may be this large.
 const MAX_PIECE_BYTES: usize = 64 << 20;
@@ -78,6 +80,8 @@ pub struct Origin {
 pub struct Imported {
     pub tests: usize,
     pub failures: usize,
+    /// The line in the middle of which the file ends, if it does.
+    pub cut_at: Option<u64>,
 }
 
 /// Takes the records of a file, in the order of the contract: a run, its tests, its end.
@@ -85,6 +89,15 @@ pub type Take<'t> = &'t mut dyn FnMut(Record) -> Result<(), Box<dyn std::error::
 
 /// Reads a file of either format.
 pub fn read(mut reader: impl BufRead, origin: &Origin, take: Take) -> Result<Imported, Error> {
+    let beginning = reader.fill_buf().map_err(|source| Error::Read { line: 1, source })?;
+    let encoding = encoding::of(beginning)?;
+    if encoding != Encoding::Utf8 {
+        return read_text(BufReader::new(Decoded::new(reader, encoding)), origin, take);
+    }
+    read_text(reader, origin, take)
+}
+
+fn read_text(mut reader: impl BufRead, origin: &Origin, take: Take) -> Result<Imported, Error> {
     let beginning = reader.fill_buf().map_err(|source| Error::Read { line: 1, source })?;
     match format(beginning) {
         Some(Format::Junit) => junit::read(reader, origin, take),
@@ -147,7 +160,7 @@ impl<'t> Taking<'t> {
         (self.take)(Record::Test(Box::new(test))).map_err(Error::Refused)
     }
 
-    fn end(mut self, exit_code: Option<i32>, seconds: f64) -> Result<Imported, Error> {
+    fn end(mut self, exit_code: Option<i32>, seconds: f64, note: Option<String>) -> Result<Imported, Error> {
         self.begin(None, |_| {})?;
         let began = self.began.unwrap_or(self.origin.at);
         let length = jiff::SignedDuration::try_from_secs_f64(seconds).unwrap_or_default();
@@ -157,7 +170,7 @@ impl<'t> Taking<'t> {
             exit_code: exit_code.unwrap_or(i32::from(self.bad)),
             seconds,
             not_run: 0,
-            note: Some("imported".to_owned()),
+            note: Some(note.map_or_else(|| "imported".to_owned(), |note| format!("imported; {note}"))),
         };
         (self.take)(Record::End(end)).map_err(Error::Refused)?;
         Ok(self.imported)

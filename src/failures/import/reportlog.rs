@@ -111,7 +111,10 @@ pub fn read(reader: impl BufRead, origin: &Origin, take: Take) -> Result<Importe
         let parsed: Line = match serde_json::from_slice(text) {
             Ok(parsed) => parsed,
             // A run that was killed leaves half a line at its end.
-            Err(_) if !buffer.ends_with(b"\n") && state.any => break,
+            Err(_) if !buffer.ends_with(b"\n") && state.any => {
+                state.taking.imported.cut_at = Some(line);
+                break;
+            }
             Err(error) => {
                 return Err(Error::Broken { line, what: format!("not JSON as pytest-reportlog writes it: {error}") });
             }
@@ -278,7 +281,14 @@ impl State<'_> {
         let version = self.pytest.clone();
         self.taking.begin(self.first.and_then(instant), |began| began.pytest = version)?;
         let seconds = self.last.zip(self.first).map_or(0.0, |(last, first)| (last - first).max(0.0));
-        self.taking.end(self.exit, seconds)
+        let note = match (self.taking.imported.cut_at, self.exit) {
+            (Some(line), _) => {
+                Some(format!("the file ends in the middle of line {line}, what came after is not there"))
+            }
+            (None, None) => Some("the file does not say how the run ended".to_owned()),
+            (None, Some(_)) => None,
+        };
+        self.taking.end(self.exit, seconds, note)
     }
 }
 

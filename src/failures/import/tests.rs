@@ -214,10 +214,65 @@ fn what_came_before_a_broken_place_was_taken() {
         self::records("{\"$report_type\":\"CollectReport\",\"nodeid\":\"a.py\",\"outcome\":\"failed\",\"longrepr\":\"no\"}\n{\"$report".as_bytes());
     assert_eq!(
         result.unwrap(),
-        Imported { tests: 1, failures: 1 },
+        Imported { tests: 1, failures: 1, cut_at: Some(2) },
         "half a last line is that of a run that was killed"
     );
     assert_eq!(tests(&records)[0].nodeid, "a.py");
+    let Some(Record::End(end)) = records.last() else { panic!("{records:?}") };
+    assert_eq!(
+        end.note.as_deref(),
+        Some("imported; the file ends in the middle of line 2, what came after is not there")
+    );
+}
+
+#[test]
+fn files_in_other_encodings_are_read() {
+    let text = |name: &str| {
+        format!(
+            "<?xml version=\"1.0\" encoding=\"{name}\"?>\n<testsuite><testcase name=\"café\"><failure message=\"ValueError: naïve – 😀\"/></testcase></testsuite>"
+        )
+    };
+    let check = |bytes: &[u8], message: &str| {
+        // A reader that gives little at once cuts characters.
+        let (records, result) = records(io::BufReader::with_capacity(101, bytes));
+        assert_eq!(result.unwrap().failures, 1);
+        let test = tests(&records)[0];
+        assert_eq!(
+            (test.nodeid.as_str(), test.failure.as_ref().unwrap().exception.message.as_str()),
+            ("café", message)
+        );
+    };
+    let utf16 = text("UTF-16");
+    let little: Vec<u8> = utf16.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let big: Vec<u8> = utf16.encode_utf16().flat_map(u16::to_be_bytes).collect();
+    check(&little, "naïve – 😀");
+    check(&[&[0xff, 0xfe][..], &little].concat(), "naïve – 😀");
+    check(&[&[0xfe, 0xff][..], &big].concat(), "naïve – 😀");
+    let latin: Vec<u8> = text("ISO-8859-1")
+        .replace(" – 😀", " –")
+        .chars()
+        .map(|c| if c == '–' { 0x96 } else { c as u32 as u8 })
+        .collect();
+    check(&latin, "naïve –");
+    check(text("utf-8").as_bytes(), "naïve – 😀");
+    let error = records(text("EBCDIC-FR").as_bytes()).1.unwrap_err();
+    assert!(error.to_string().contains("the encoding `ebcdic-fr` is not known"), "{error}");
+}
+
+#[test]
+fn type_and_message_are_found_where_they_are() {
+    let of = |failure: &str| {
+        let (records, result) =
+            records(format!("<testsuite><testcase name=\"a\">{failure}</testcase></testsuite>").as_bytes());
+        result.unwrap();
+        let exception = tests(&records)[0].failure.as_ref().unwrap().exception.clone();
+        (exception.kind, exception.message)
+    };
+    let told = |kind: &str, message: &str| (kind.to_owned(), message.to_owned());
+    assert_eq!(of("<failure type=\"ValueError\">no price\n at x</failure>"), told("ValueError", "no price"));
+    assert_eq!(of("<failure type=\"ValueError\" message=\"no price\"/>"), told("ValueError", "no price"));
+    assert_eq!(of("<failure>KeyError: 'a'</failure>"), told("KeyError", "'a'"));
+    assert_eq!(of("<error message=\"it broke\"/>"), told("Failed", "it broke"));
 }
 
 #[test]

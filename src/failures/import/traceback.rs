@@ -145,7 +145,7 @@ fn exception(text: &str) -> Read {
 }
 
 /// `package.module.Kind: message`, or an assertion.
-pub(super) fn of_message(told: Told) -> Exception {
+pub(in crate::failures) fn of_message(told: Told) -> Exception {
     let message = told.message.trim_end();
     let split = pattern!(r"(?s)^([A-Za-z_][\w.]*)(?:: (.*)|)$").captures(message).filter(|parts| {
         let last = parts[1].rsplit('.').next().unwrap_or("");

@@ -21,7 +21,7 @@ use super::{
     record::{Evidence, Status},
     rules::{self, Investigation},
 };
-use crate::fence;
+use crate::{fence, plain::counted};
 pub use budget::tokens_at_most;
 use budget::{Budget, Part};
 
@@ -138,9 +138,10 @@ pub fn of_group(group: &ToldGroup, style: Style, max_tokens: usize) -> Prompt {
     let example = shown.first().map_or("", |failure| failure.id);
     let instructions = instructions(style, example, Some(group));
     let parts = parts::of_group(group, &shown, style);
+    let failures = counted(group.failures, "failure");
     let title = match name(group.id) {
-        Some(id) => format!("Debug group {id}: {} failures", group.failures),
-        None => format!("Debug a group of {} failures", group.failures),
+        Some(id) => format!("Debug group {id}: {failures}"),
+        None => format!("Debug a group of {failures}"),
     };
     let samples = shown.iter().map(|failure| failure.id.to_owned()).collect();
     finish(title, style, instructions, parts, samples, group.id, max_tokens)
@@ -174,10 +175,11 @@ fn finish(
 fn instructions(style: Style, id: &str, group: Option<&ToldGroup>) -> String {
     let what = match group {
         None => "This test fails.".to_owned(),
+        Some(group) if group.failures == 1 => "This failure is a group of its own.".to_owned(),
         Some(group) => format!(
-            "{} failures in {} tests are one group; {} below are the most different of them. Look for the one cause they share, and say if there are two.",
-            group.failures,
-            group.tests,
+            "{} in {} are one group; {} below are the most different of them. Look for the one cause they share, and say if there are two.",
+            counted(group.failures, "failure"),
+            counted(group.tests, "test"),
             if style.samples() == 1 { "the one" } else { "those" }
         ),
     };

@@ -311,7 +311,11 @@ fn chain(evidence: &Evidence) -> String {
 fn changes(failure: &Told) -> String {
     let mut text = String::new();
     if let Some(between) = failure.between {
-        if let (Some(good), Some(bad)) = (&between.last_good, &between.first_bad) {
+        if let (Some(good), Some(bad)) = (&between.last_good, &between.first_bad)
+            && good == bad
+        {
+            let _ = writeln!(text, "passed and then failed on {good}, so it is in the uncommitted changes:");
+        } else if let (Some(good), Some(bad)) = (&between.last_good, &between.first_bad) {
             let _ = writeln!(text, "passed last on {good}, failed first on {bad}; changed between them:");
         }
         for file in between.files.iter().take(30) {

@@ -1,8 +1,10 @@
 //! What people and AI agents do with failures: record analyses, say what a failure is, put groups apart and together.
 
+use std::collections::HashMap;
+
 use super::{
     Store, by_word,
-    regroup::{Named, new_name},
+    regroup::{Named, new_name, retell},
     sql::{Tx, Value, places, values},
     word,
     write::{judge_tests, now},
@@ -84,7 +86,7 @@ impl Store {
     /// Puts failures into a group of their own, where they stay whatever they are seen with. Its id.
     pub(crate) async fn split(&self, ids: &[String], author: &str) -> Result<String, Error> {
         if ids.is_empty() {
-            return Err(Error::Invalid { what: "the failures", why: "none is named".into() });
+            return Err(Error::Invalid { what: "the list of failures", why: "none is named".into() });
         }
         let mut tx = self.changing().await?;
         let mut found = Vec::with_capacity(ids.len());
@@ -92,11 +94,16 @@ impl Store {
             found.push(self.found(&mut tx, id).await?);
         }
         if found.iter().any(|failure| failure.project != found[0].project) {
-            return Err(Error::Invalid { what: "the failures", why: "they are of different projects".into() });
+            return Err(Error::Invalid { what: "the list of failures", why: "they are of different projects".into() });
         }
         let name = new_name(Named::Group);
         let done = async {
-            let reason = format!("{} put them together", short(author));
+            let whose = if found.len() == 1 {
+                "it was put into a group of its own"
+            } else {
+                "they were put into a group of their own"
+            };
+            let reason = format!("{whose} by hand, by {}", short(author));
             let run = tx.fetch_one("SELECT last_run FROM failures WHERE id = $1", values![found[0].id]).await?;
             let row = tx
                 .fetch_one(
@@ -107,23 +114,22 @@ impl Store {
             let group = row.ok_or(sqlx::Error::RowNotFound)?.int();
             for failure in &found {
                 tx.execute(
-                    "INSERT INTO pins (project_id, fingerprint, group_id) VALUES ($1, $2, $3) \
-                     ON CONFLICT (project_id, fingerprint) DO UPDATE SET group_id = excluded.group_id",
-                    values![failure.project, &failure.fingerprint, group],
+                    "INSERT INTO pinned (test_id, fingerprint, project_id, group_id) VALUES ($1, $2, $3, $4) \
+                     ON CONFLICT (test_id, fingerprint) DO UPDATE SET group_id = excluded.group_id",
+                    values![failure.test, &failure.fingerprint, failure.project, group],
                 )
                 .await?;
+                tx.execute("UPDATE failures SET group_id = $2 WHERE id = $1", values![failure.id, group]).await?;
+                // Its old group is not to find it again, unless others there fail in the same way.
                 tx.execute(
-                    "UPDATE failures SET group_id = $3 WHERE project_id = $1 AND fingerprint = $2",
-                    values![failure.project, &failure.fingerprint, group],
-                )
-                .await?;
-                // Its old group is not to find it again.
-                tx.execute(
-                    "DELETE FROM group_prints WHERE group_id = $1 AND fingerprint = $2",
+                    "DELETE FROM group_prints WHERE group_id = $1 AND fingerprint = $2 AND NOT EXISTS \
+                     (SELECT 1 FROM failures WHERE group_id = $1 AND fingerprint = $2)",
                     values![failure.group, &failure.fingerprint],
                 )
                 .await?;
             }
+            let left: std::collections::BTreeSet<i64> = found.iter().map(|failure| failure.group).collect();
+            retell(&mut tx, left, &HashMap::new()).await?;
             tx.commit().await
         };
         done.await.map_err(|source| self.failed("change", source))?;
@@ -136,30 +142,30 @@ impl Store {
         let into = self.found_group(&mut tx, into).await?;
         let from = self.found_group(&mut tx, from).await?;
         if into.0 == from.0 {
-            return Err(Error::Invalid { what: "the groups", why: "they are one group".into() });
+            return Err(Error::Invalid { what: "this pair of groups", why: "they are one group".into() });
         }
         if into.1 != from.1 {
-            return Err(Error::Invalid { what: "the groups", why: "they are of different projects".into() });
+            return Err(Error::Invalid { what: "this pair of groups", why: "they are of different projects".into() });
         }
         let (into, from) = (into.0, from.0);
         let done = async {
-            let reason = format!("{} put two groups together", short(author));
+            let reason = format!("groups were put together here by hand, by {}", short(author));
             tx.execute("UPDATE groups SET by_hand = 1, reason = $2 WHERE id = $1", values![into, reason]).await?;
             tx.execute("UPDATE groups SET merged_into = $1 WHERE id = $2 OR merged_into = $2", values![into, from])
                 .await?;
             tx.execute("UPDATE failures SET group_id = $1 WHERE group_id = $2", values![into, from]).await?;
-            tx.execute("UPDATE pins SET group_id = $1 WHERE group_id = $2", values![into, from]).await?;
+            tx.execute("UPDATE pinned SET group_id = $1 WHERE group_id = $2", values![into, from]).await?;
             tx.execute(
                 "INSERT INTO group_prints (group_id, fingerprint) SELECT CAST($1 AS BIGINT), fingerprint FROM group_prints WHERE group_id = $2 \
                  ON CONFLICT DO NOTHING",
                 values![into, from],
             )
             .await?;
-            // Both were clusters of their own, and would be again: each fingerprint is said to belong here.
+            // Both were clusters of their own, and would be again: each failure is said to belong here.
             tx.execute(
-                "INSERT INTO pins (project_id, fingerprint, group_id) \
-                 SELECT DISTINCT project_id, fingerprint, group_id FROM failures WHERE group_id = $1 \
-                 ON CONFLICT (project_id, fingerprint) DO NOTHING",
+                "INSERT INTO pinned (test_id, fingerprint, project_id, group_id) \
+                 SELECT test_id, fingerprint, project_id, group_id FROM failures WHERE group_id = $1 \
+                 ON CONFLICT (test_id, fingerprint) DO NOTHING",
                 values![into],
             )
             .await?;
@@ -198,11 +204,15 @@ impl Store {
     }
 }
 
-/// Whether the test passed in a run after the failure was last seen.
+/// Whether the test passed in a run after the failure was last seen, and not on code that is older than the failure.
 async fn passed_since(tx: &mut Tx, found: &Found) -> sqlx::Result<bool> {
-    let sql = "SELECT 1 FROM outcomes o WHERE o.test_id = $1 AND o.outcome = 'passed' AND o.at > $2 AND NOT EXISTS \
-        (SELECT 1 FROM outcomes x WHERE x.run_id = o.run_id AND x.test_id = o.test_id AND x.outcome IN ('failed', 'error')) LIMIT 1";
-    Ok(tx.fetch_one(sql, values![found.test, found.last_seen]).await?.is_some())
+    let sql = "SELECT 1 FROM outcomes o JOIN runs r ON r.id = o.run_id JOIN failures f ON f.id = $3 \
+        LEFT JOIN runs bad ON bad.id = f.last_run WHERE o.test_id = $1 AND o.outcome = 'passed' AND o.at > $2 AND NOT EXISTS \
+        (SELECT 1 FROM outcomes x WHERE x.run_id = o.run_id AND x.test_id = o.test_id AND x.outcome IN ('failed', 'error')) \
+        AND NOT EXISTS (SELECT 1 FROM outcomes b JOIN runs old ON old.id = b.run_id WHERE b.test_id = o.test_id \
+        AND b.outcome = 'passed' AND b.at < f.first_seen AND old.code = r.code) \
+        AND (r.committed IS NULL OR bad.committed IS NULL OR r.committed >= bad.committed) LIMIT 1";
+    Ok(tx.fetch_one(sql, values![found.test, found.last_seen, found.id]).await?.is_some())
 }
 
 /// Tells the status again, commits, and says what it is.

@@ -28,6 +28,7 @@ const CONNECTIONS: u32 = 8;
 const MIGRATIONS: &[(i64, &str, &str)] = &[
     (1, "failures", include_str!("migrations/0001_failures.sql")),
     (2, "prints", include_str!("migrations/0002_prints.sql")),
+    (3, "pinned", include_str!("migrations/0003_pinned.sql")),
 ];
 
 impl Store {
@@ -214,7 +215,42 @@ pub(crate) fn without_password(address: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::without_password;
+    use super::*;
+
+    #[tokio::test]
+    async fn an_older_store_is_brought_up_to_date_and_a_newer_one_refused() {
+        let directory = std::env::temp_dir().join(format!("pylair-store-test-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("failures.db");
+        let options = SqliteConnectOptions::new().filename(&path).create_if_missing(true).foreign_keys(false);
+        let older = SqlitePoolOptions::new().max_connections(1).connect_with(options.clone()).await.unwrap();
+        let all = migrator(Dialect::Lite);
+        let first: Vec<Migration> = all.iter().take(2).cloned().collect();
+        Migrator::with_migrations(first).run(&older).await.unwrap();
+        for sql in [
+            "INSERT INTO projects (id, key, name, root) VALUES (1, 'k', 'n', '/r')",
+            "INSERT INTO groups (id, name, project_id, reason, by_hand, run_id, made) VALUES (5, 'gggggggg', 1, 'r', 1, 1, 1)",
+            "INSERT INTO failures (id, name, project_id, test_id, fingerprint, group_id, status, kind, message, pattern, phase, traits, \
+             first_seen, last_seen, first_run, last_run, occurrences) VALUES (7, 'f', 1, 3, 'print', 5, 'new', 'E', '', '', 'call', '{}', 1, 1, 1, 1, 1)",
+            "INSERT INTO pins (project_id, fingerprint, group_id) VALUES (1, 'print', 5)",
+        ] {
+            sqlx::query(AssertSqlSafe(sql)).execute(&older).await.unwrap();
+        }
+        older.close().await;
+        let database = Database::Sqlite(path.clone());
+        Store::open(&database).await.unwrap().close().await;
+        let newer = SqlitePoolOptions::new().max_connections(1).connect_with(options).await.unwrap();
+        let pinned: (i64, i64) =
+            sqlx::query_as("SELECT test_id, group_id FROM pinned").fetch_one(&newer).await.unwrap();
+        assert_eq!(pinned, (3, 5), "what was said by hand is kept");
+        let sql = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) VALUES (99, 'x', 1, x'00', 0)";
+        sqlx::query(sql).execute(&newer).await.unwrap();
+        newer.close().await;
+        let refused = Store::open(&database).await.unwrap_err();
+        assert!(matches!(refused, Error::Newer { version: 99, .. }), "{refused}");
+        assert!(refused.is_temporary() && refused.hint().contains("newer pylair"), "{}", refused.hint());
+        std::fs::remove_dir_all(directory).unwrap();
+    }
 
     #[test]
     fn an_address_is_shown_without_its_password() {

@@ -4,18 +4,26 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::{
-    sql::{Tx, Value, places, tuples, values},
+    sql::{Row, Tx, Value, places, tuples, values},
     write::now,
 };
 use crate::failures::{
-    fingerprint::{Traits, without_parameters, words},
-    grouping::{Apart, Cluster, Member, cluster, known_as},
+    fingerprint::{without_parameters, words},
+    grouping::{Apart, Cluster, Member, cluster, known_as, reason},
 };
 
 /// A run is clustered at every report while it has so few failures, and at its end up to so many. Beyond, fingerprints alone decide.
 const FEW: i64 = 40;
 const MANY: i64 = 5000;
 const ROWS: usize = 200;
+/// A run of so many tests is large: what is common in it is no chance.
+const LARGE: usize = 100;
+/// At most one in so many of its tests fails.
+const MOSTLY_PASSING: usize = 4;
+/// A word that stands for what fails is in the names of so many failing tests.
+const TOPIC: usize = 3;
+/// How far back it is looked which tests failed together.
+const PAST_RUNS: i64 = 30;
 /// Of outcomes `o`: the test was run, and not skipped.
 const RAN: &str = "o.outcome IN ('passed', 'failed', 'error', 'rerun', 'xpassed')";
 
@@ -38,16 +46,33 @@ pub(super) fn new_name(named: Named) -> String {
     name
 }
 
+/// Groups for new failures until their run is clustered.
+#[derive(Default)]
+pub(super) struct Provisional {
+    /// By project and fingerprint.
+    groups: HashMap<(i64, String), i64>,
+    /// What was said by hand, by test and fingerprint.
+    pinned: HashMap<(i64, String), i64>,
+}
+
+impl Provisional {
+    pub(super) fn of(&self, project: i64, test: i64, print: &str) -> i64 {
+        let pinned = self.pinned.get(&(test, print.to_owned()));
+        *pinned.unwrap_or_else(|| &self.groups[&(project, print.to_owned())])
+    }
+}
+
 /// The group of each fingerprint, made where it has none: what is pinned, else where it was last.
 pub(super) async fn provisional<'a>(
     tx: &mut Tx,
     prints: impl Iterator<Item = (i64, i64, &'a str)>,
-) -> sqlx::Result<HashMap<(i64, String), i64>> {
+) -> sqlx::Result<Provisional> {
     let mut wanted: BTreeMap<i64, BTreeMap<&str, i64>> = BTreeMap::new();
     for (project, run, print) in prints {
         wanted.entry(project).or_default().insert(print, run);
     }
-    let mut found: HashMap<(i64, String), i64> = HashMap::new();
+    let mut provisional = Provisional::default();
+    let found = &mut provisional.groups;
     for (project, prints) in wanted {
         let all: Vec<(&str, i64)> = prints.into_iter().collect();
         for chunk in all.chunks(ROWS) {
@@ -56,11 +81,14 @@ pub(super) async fn provisional<'a>(
                 let prints = chunk.iter().map(|(print, _)| Value::from(*print));
                 std::iter::once(Value::from(project)).chain(prints).collect::<Vec<_>>()
             };
-            // One row per fingerprint, however many failures have it.
+            // One row per fingerprint, however many failures have it. Where a failure was put by hand says little of others like it.
+            let of_print = "FROM failures f WHERE f.project_id = $1 AND f.fingerprint = v.column1";
+            let newest = "ORDER BY f.last_seen DESC LIMIT 1";
             let rows = chunk.iter().enumerate().map(|(number, _)| format!("(${})", number + 2)).collect::<Vec<_>>();
             let sql = format!(
-                "SELECT v.column1, (SELECT f.group_id FROM failures f WHERE f.project_id = $1 AND f.fingerprint = v.column1 \
-                 ORDER BY f.last_seen DESC LIMIT 1) FROM (VALUES {}) AS v",
+                "SELECT v.column1, COALESCE((SELECT f.group_id {of_print} AND NOT EXISTS (SELECT 1 FROM pinned p \
+                 WHERE p.test_id = f.test_id AND p.fingerprint = f.fingerprint) {newest}), (SELECT f.group_id {of_print} {newest})) \
+                 FROM (VALUES {}) AS v",
                 rows.join(", ")
             );
             for mut row in tx.fetch(sql, bound()).await? {
@@ -69,10 +97,11 @@ pub(super) async fn provisional<'a>(
                     found.insert((project, print), group);
                 }
             }
-            let sql =
-                format!("SELECT fingerprint, group_id FROM pins WHERE project_id = $1 AND fingerprint IN ({list})");
+            let sql = format!(
+                "SELECT test_id, fingerprint, group_id FROM pinned WHERE project_id = $1 AND fingerprint IN ({list})"
+            );
             for mut row in tx.fetch(sql, bound()).await? {
-                found.insert((project, row.text()), row.int());
+                provisional.pinned.insert((row.int(), row.text()), row.int());
             }
             let new: Vec<_> =
                 chunk.iter().filter(|(print, _)| !found.contains_key(&(project, (*print).to_owned()))).collect();
@@ -101,15 +130,22 @@ pub(super) async fn provisional<'a>(
             tx.execute(sql, prints).await?;
         }
     }
-    Ok(found)
+    Ok(provisional)
 }
 
 /// A failure of a run.
 struct Failing {
     id: i64,
     group: i64,
+    test_id: i64,
     test: String,
     member: Member,
+}
+
+/// From fingerprint, pattern and traits.
+fn member(row: &mut Row) -> Member {
+    let (fingerprint, pattern) = (row.text(), row.text());
+    Member { fingerprint, pattern, traits: serde_json::from_str(&row.text()).unwrap_or_default(), ..Member::default() }
 }
 
 /// Clusters the failures of a run and gives each cluster its group.
@@ -121,31 +157,34 @@ pub(super) async fn regroup(tx: &mut Tx, project: i64, run: i64, ended: bool) ->
     }
     let rows = tx
         .fetch(
-            "SELECT f.id, f.group_id, f.fingerprint, f.traits, t.nodeid FROM failures f JOIN tests t ON t.id = f.test_id WHERE f.id IN \
+            "SELECT f.id, f.group_id, f.fingerprint, f.pattern, f.traits, f.test_id, t.nodeid FROM failures f JOIN tests t ON t.id = f.test_id WHERE f.id IN \
              (SELECT failure_id FROM occurrences WHERE run_id = $1) \
-             AND NOT EXISTS (SELECT 1 FROM pins p WHERE p.project_id = f.project_id AND p.fingerprint = f.fingerprint) ORDER BY f.id",
+             AND NOT EXISTS (SELECT 1 FROM pinned p WHERE p.test_id = f.test_id AND p.fingerprint = f.fingerprint) ORDER BY f.id",
             values![run],
         )
         .await?;
     let mut failing: Vec<Failing> = rows
         .into_iter()
         .map(|mut row| {
-            let (id, group, fingerprint) = (row.int(), row.int(), row.text());
-            let traits: Traits = serde_json::from_str(&row.text()).unwrap_or_default();
-            Failing { id, group, test: row.text(), member: Member { fingerprint, traits, ..Member::default() } }
+            let (id, group, member) = (row.int(), row.int(), member(&mut row));
+            Failing { id, group, test_id: row.int(), test: row.text(), member }
         })
         .collect();
     let groups = candidates(tx, project, &failing).await?;
     let shown = again(tx, project, run, &mut failing, &groups).await?;
     let apart = apart(tx, run, &shown).await?;
     if ended {
-        topics(tx, run, &mut failing).await?;
+        pasts(tx, run, &mut failing).await?;
     }
     let members: Vec<Member> = failing.iter().map(|failing| failing.member.clone()).collect();
     let mut left: BTreeSet<i64> = BTreeSet::new();
+    let mut touched: BTreeSet<i64> = BTreeSet::new();
     for cluster in cluster(&members, &apart) {
-        settle(tx, project, run, &failing, &cluster, &groups, &mut left).await?;
+        touched.insert(settle(tx, project, run, &failing, &cluster, &groups, &mut left).await?);
     }
+    touched.extend(&left);
+    let now: HashMap<i64, &Member> = failing.iter().map(|failing| (failing.id, &failing.member)).collect();
+    retell(tx, touched, &now).await?;
     // What this run put apart and then together again.
     for group in left {
         tx.execute(
@@ -264,8 +303,9 @@ async fn apart(tx: &mut Tx, run: i64, groups: &[i64]) -> sqlx::Result<Apart> {
     Ok(Apart::of(&seen))
 }
 
-/// Finds the words in the names of failing tests of which most tests fail that have them. A test counts once, whatever its parameters.
-async fn topics(tx: &mut Tx, run: i64, failing: &mut [Failing]) -> sqlx::Result<()> {
+/// Says of failing tests how they did before, and which words in their names stand for what fails, where the run is large enough for that
+/// to be no chance: most of it passes, and the words are of several tests of which most fail. A test counts once, whatever its parameters.
+async fn pasts(tx: &mut Tx, run: i64, failing: &mut [Failing]) -> sqlx::Result<()> {
     let sql = format!(
         "SELECT t.nodeid, MAX(CASE WHEN o.failure_id IS NULL THEN 0 ELSE 1 END) FROM outcomes o \
          JOIN tests t ON t.id = o.test_id WHERE o.run_id = $1 AND {RAN} GROUP BY t.nodeid"
@@ -275,6 +315,11 @@ async fn topics(tx: &mut Tx, run: i64, failing: &mut [Failing]) -> sqlx::Result<
         let (nodeid, failed) = (row.text(), row.int() != 0);
         *tests.entry(without_parameters(&nodeid).to_owned()).or_default() |= failed;
     }
+    let broken = tests.values().filter(|failed| **failed).count();
+    if tests.len() < LARGE || broken * MOSTLY_PASSING > tests.len() {
+        return Ok(());
+    }
+    let pasts = past_runs(tx, run, failing).await?;
     let mut counts: HashMap<String, (usize, usize)> = HashMap::new();
     for (test, failed) in &tests {
         for word in words(test) {
@@ -283,12 +328,41 @@ async fn topics(tx: &mut Tx, run: i64, failing: &mut [Failing]) -> sqlx::Result<
             *all += 1;
         }
     }
-    for Failing { test, member, .. } in failing {
+    for Failing { test, test_id, member, .. } in failing {
         let most_fail =
-            |word: &String| counts.get(word).is_some_and(|(failing, all)| *failing > 1 && failing * 2 > *all);
+            |word: &String| counts.get(word).is_some_and(|(failing, all)| *failing >= TOPIC && failing * 2 > *all);
         member.topics = words(without_parameters(test)).into_iter().filter(most_fail).collect();
+        member.past = pasts.get(test_id).filter(|past| past.contains('p')).cloned();
     }
     Ok(())
+}
+
+/// How the tests did in the project's last runs: `f` failed, `p` passed, `-` was not run, the newest first.
+async fn past_runs(tx: &mut Tx, run: i64, failing: &[Failing]) -> sqlx::Result<HashMap<i64, String>> {
+    let sql = "SELECT r.id FROM runs r JOIN runs now ON now.id = $1 WHERE r.project_id = now.project_id AND r.id <> now.id \
+        AND r.began <= now.began ORDER BY r.began DESC, r.id DESC LIMIT $2";
+    let runs: Vec<i64> = tx.fetch(sql, values![run, PAST_RUNS]).await?.into_iter().map(|mut row| row.int()).collect();
+    let tests: Vec<i64> = failing.iter().map(|failing| failing.test_id).collect::<BTreeSet<_>>().into_iter().collect();
+    let mut pasts: HashMap<i64, Vec<u8>> = tests.iter().map(|test| (*test, vec![b'-'; runs.len()])).collect();
+    if runs.is_empty() {
+        return Ok(HashMap::new());
+    }
+    for chunk in tests.chunks(ROWS) {
+        let sql = format!(
+            "SELECT o.test_id, o.run_id, MAX(CASE WHEN o.failure_id IS NULL THEN 0 ELSE 1 END) FROM outcomes o \
+             WHERE {RAN} AND o.run_id IN ({}) AND o.test_id IN ({}) GROUP BY o.test_id, o.run_id",
+            places(0, runs.len()),
+            places(runs.len(), chunk.len())
+        );
+        let bound = runs.iter().chain(chunk).map(|id| Value::from(*id)).collect();
+        for mut row in tx.fetch(sql, bound).await? {
+            let (test, of, failed) = (row.int(), row.int(), row.int() != 0);
+            if let (Some(past), Some(at)) = (pasts.get_mut(&test), runs.iter().position(|known| *known == of)) {
+                past[at] = if failed { b'f' } else { b'p' };
+            }
+        }
+    }
+    Ok(pasts.into_iter().map(|(test, past)| (test, String::from_utf8(past).unwrap_or_default())).collect())
 }
 
 async fn settle(
@@ -299,7 +373,7 @@ async fn settle(
     cluster: &Cluster,
     groups: &Candidates,
     left: &mut BTreeSet<i64>,
-) -> sqlx::Result<()> {
+) -> sqlx::Result<i64> {
     let members: Vec<&Failing> = cluster.members.iter().map(|index| &failing[*index]).collect();
     let prints: HashSet<&str> = members.iter().map(|failing| failing.member.fingerprint.as_str()).collect();
     let mut now_in: BTreeMap<i64, usize> = BTreeMap::new();
@@ -347,9 +421,34 @@ async fn settle(
         );
         tx.execute(sql, chunk.iter().flat_map(|print| values![group, *print]).collect()).await?;
     }
-    if members.len() > 1 {
-        tx.execute("UPDATE groups SET reason = $2 WHERE id = $1 AND by_hand = 0", values![group, &cluster.reason])
-            .await?;
+    Ok(group)
+}
+
+/// Says of groups why their failures are together, all of them: a reason is to be true of those that did not fail this time too. `now` is
+/// what the run shows that is being clustered.
+pub(super) async fn retell(tx: &mut Tx, groups: BTreeSet<i64>, now: &HashMap<i64, &Member>) -> sqlx::Result<()> {
+    let ids: Vec<i64> = groups.into_iter().collect();
+    for chunk in ids.chunks(ROWS) {
+        let bound = || chunk.iter().map(|id| Value::from(*id)).collect::<Vec<_>>();
+        let list = places(0, chunk.len());
+        let sql = format!(
+            "SELECT group_id, id, fingerprint, pattern, traits FROM failures WHERE group_id IN ({list}) ORDER BY id LIMIT {MANY}"
+        );
+        let mut members: BTreeMap<i64, Vec<(i64, Member)>> = BTreeMap::new();
+        for mut row in tx.fetch(sql, bound()).await? {
+            let (group, id) = (row.int(), row.int());
+            members.entry(group).or_default().push((id, member(&mut row)));
+        }
+        let sql = format!("SELECT id, reason FROM groups WHERE by_hand = 0 AND id IN ({list})");
+        for mut row in tx.fetch(sql, bound()).await? {
+            let (group, told) = (row.int(), row.text());
+            let Some(members) = members.get(&group) else { continue };
+            let all: Vec<&Member> = members.iter().map(|(id, member)| now.get(id).copied().unwrap_or(member)).collect();
+            let reason = reason(&all);
+            if reason != told {
+                tx.execute("UPDATE groups SET reason = $2 WHERE id = $1", values![group, reason]).await?;
+            }
+        }
     }
     Ok(())
 }

@@ -123,7 +123,7 @@ impl Store {
     async fn forget_empty(&self, oldest: i64) -> sqlx::Result<()> {
         let made_before = Timestamp::now().as_microsecond() - EMPTY_GROUP;
         let empty = "SELECT g.id FROM groups g WHERE g.made < $1 AND g.by_hand = 0 AND g.merged_into IS NULL \
-            AND NOT EXISTS (SELECT 1 FROM failures f WHERE f.group_id = g.id) AND NOT EXISTS (SELECT 1 FROM pins p WHERE p.group_id = g.id) \
+            AND NOT EXISTS (SELECT 1 FROM failures f WHERE f.group_id = g.id) AND NOT EXISTS (SELECT 1 FROM pinned p WHERE p.group_id = g.id) \
             AND NOT EXISTS (SELECT 1 FROM groups m WHERE m.merged_into = g.id)";
         let mut tx = self.db.begin().await?;
         // Only those that are as old as what is forgotten: a fault that comes back finds its group.

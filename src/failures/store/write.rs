@@ -14,7 +14,7 @@ use crate::failures::{
     error::Error,
     ingest::{Batch, Report},
     record::{Began, Known, Outcome, Source, Status},
-    status::{Event, What, judge, passed_in_run},
+    status::{Event, Tested, What, judge, passed_in_run},
 };
 
 /// Rows per statement: a round trip costs more than a row.
@@ -30,7 +30,7 @@ pub(crate) enum Trial<T> {
 }
 
 /// When a test had which outcome, of which failure, in which run of which code.
-type Seen = (i64, Outcome, Option<i64>, String, Option<String>);
+type Seen = (i64, Outcome, Option<i64>, String, Tested);
 
 /// A run while its records are written.
 #[derive(Debug, Clone, Copy)]
@@ -75,7 +75,7 @@ async fn write(tx: &mut Tx, batches: &[&Batch]) -> sqlx::Result<Trial<BTreeMap<S
         let run = runs[code.run.as_str()];
         whole.insert(run.id);
         tx.execute(
-            "UPDATE runs SET code = $2, code_how = $3, commit_id = $4, branch = $5, dirty = $6, changed = $7 WHERE id = $1",
+            "UPDATE runs SET code = $2, code_how = $3, commit_id = $4, branch = $5, dirty = $6, changed = $7, committed = $8 WHERE id = $1",
             values![
                 run.id,
                 &code.hash,
@@ -84,6 +84,7 @@ async fn write(tx: &mut Tx, batches: &[&Batch]) -> sqlx::Result<Trial<BTreeMap<S
                 code.branch.as_deref(),
                 code.dirty,
                 serde_json::to_string(&code.changed).unwrap_or_default(),
+                code.committed.map(Timestamp::as_microsecond),
             ],
         )
         .await?;
@@ -369,7 +370,7 @@ async fn failures(tx: &mut Tx, new: &[New<'_>]) -> sqlx::Result<BTreeSet<i64>> {
                 last.run.project,
                 *test,
                 *print,
-                groups[&(last.run.project, (*print).to_owned())],
+                groups.of(last.run.project, *test, print),
                 word(Status::New),
                 &failing.print.kind,
                 &failing.print.message,
@@ -500,13 +501,14 @@ async fn judge_some(tx: &mut Tx, tests: &[i64]) -> sqlx::Result<()> {
     let mut begins: HashMap<i64, i64> = HashMap::new();
     let mut seen: HashMap<i64, Vec<Seen>> = HashMap::new();
     let sql = format!(
-        "SELECT o.test_id, o.at, o.outcome, o.failure_id, r.run, r.code, o.n FROM \
+        "SELECT o.test_id, o.at, o.outcome, o.failure_id, r.run, r.code, r.committed, o.n FROM \
          (SELECT test_id, at, outcome, failure_id, run_id, ROW_NUMBER() OVER (PARTITION BY test_id ORDER BY at DESC) AS n \
           FROM outcomes WHERE test_id IN ({list})) o JOIN runs r ON r.id = o.run_id WHERE o.n <= {HISTORY} ORDER BY o.at"
     );
     for mut row in tx.fetch(sql, bound()).await? {
         let (test, at, outcome) = (row.int(), row.int(), by_word(&row.text(), Outcome::Skipped));
-        let (failure, run, code) = (row.maybe_int(), row.text(), row.maybe_text());
+        let (failure, run) = (row.maybe_int(), row.text());
+        let code = Tested { code: row.maybe_text(), committed: row.maybe_int() };
         if row.int() == HISTORY {
             begins.insert(test, at);
         }
