@@ -39,9 +39,9 @@ const RUN: &str = "SELECT r.run, p.name, p.root, p.remote, r.source, r.began, r.
     r.failed, r.error, r.skipped, r.xfailed, r.xpassed, r.rerun, r.id, r.detail FROM runs r JOIN projects p ON p.id = r.project_id";
 
 /// Rows that analysis reads at once.
-const LIGHT_ROWS: usize = 2000;
+const LIGHT_ROWS: usize = 10_000;
 
-/// A failure as it is counted, in the order of `scan_between`.
+/// A failure as it is counted, in the order of `scan_light`.
 #[derive(Debug, serde::Deserialize)]
 pub(crate) struct Light {
     pub(crate) id: String,
@@ -150,19 +150,9 @@ impl Store {
         rows.try_collect().await.map_err(self.reading())
     }
 
-    /// All failures as analysis needs them, by two readers who have half each.
+    /// All failures as analysis needs them. Many rows come as one text: a row of its own is handed from thread to thread, and taking its
+    /// values apart takes longer than the query.
     pub(crate) async fn scan_light(&self) -> Result<Vec<Light>, Error> {
-        let newest = self.db.fetch_one("SELECT MAX(id) FROM failures", Vec::new()).await.map_err(self.reading())?;
-        let newest = newest.map_or(0, |mut row| row.int());
-        let (mut older, newer) =
-            tokio::try_join!(self.scan_between(0, newest / 2), self.scan_between(newest / 2, newest))?;
-        older.extend(newer);
-        Ok(older)
-    }
-
-    /// Many rows come as one text: a row of its own is handed from thread to thread, and taking its values apart takes longer than the
-    /// query.
-    async fn scan_between(&self, after: i64, until: i64) -> Result<Vec<Light>, Error> {
         let (list, array) = self.db.json_functions();
         let sql = format!(
             "SELECT MAX(id), CAST({list}({array}(name, nodeid, status, grouped, kind, message, pattern, phase, file, line, function, \
@@ -170,14 +160,14 @@ impl Store {
              (SELECT f.id, f.name, t.nodeid, f.status, g.name AS grouped, f.kind, f.message, f.pattern, f.phase, f.file, f.line, \
              f.function, t.file AS test_file, t.line AS test_line, f.first_seen, f.last_seen, f.occurrences \
              FROM failures f JOIN tests t ON t.id = f.test_id JOIN groups g ON g.id = f.group_id \
-             WHERE f.id > $1 AND f.id <= $2 ORDER BY f.id LIMIT {LIGHT_ROWS}) page"
+             WHERE f.id > $1 ORDER BY f.id LIMIT {LIGHT_ROWS}) page"
         );
         let mut all: Vec<Light> = Vec::new();
-        let mut after = Some(after);
+        let mut after = Some(0);
         // A page is taken apart while the next is read.
         let mut parsing: Option<JoinHandle<serde_json::Result<Vec<Light>>>> = None;
         while let Some(last) = after {
-            let row = self.db.fetch_one(sql.as_str(), values![last, until]).await.map_err(self.reading())?;
+            let row = self.db.fetch_one(sql.as_str(), values![last]).await.map_err(self.reading())?;
             if let Some(parsing) = parsing.take() {
                 let some = parsing.await.map_err(|_| Error::Closed)?.map_err(|why| sqlx::Error::Decode(why.into()));
                 all.extend(some.map_err(self.reading())?);
