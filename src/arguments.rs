@@ -21,8 +21,8 @@ pub fn schema<T: JsonSchema>() -> Map<String, Value> {
 /// The first thing that is wrong with what was given, as far as the schema tells. Nothing and null are the same.
 pub fn wrong(schema: &Map<String, Value>, given: &Map<String, Value>) -> Option<String> {
     unknown(schema, given).or_else(|| twice(schema, given)).or_else(|| missing(schema, given)).or_else(|| {
-        let known = given.iter().filter(|(_, value)| !value.is_null());
-        known.filter_map(|(name, value)| property(schema, name).and_then(|schema| misfit(name, schema, value))).next()
+        let mut known = given.iter().filter(|(_, value)| !value.is_null());
+        known.find_map(|(name, value)| property(schema, name).and_then(|schema| misfit(name, schema, value)))
     })
 }
 

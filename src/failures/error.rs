@@ -161,7 +161,7 @@ fn is_refused(error: &std::io::Error) -> bool {
 
 /// SQLite's word for a file that may not be written, with what more it says in the high bytes.
 fn is_read_only(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(|error| error.code());
+    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
     code.and_then(|code| code.parse::<i32>().ok()).is_some_and(|code| code & 0xff == 8)
 }
 

@@ -141,7 +141,7 @@ fn wrong_arguments_get_one_clear_error_with_a_hint() {
             "restart_session",
             json!({"target": "taken", "mode": "hard"}),
             "bad_argument",
-            "`mode` has to be one of clear, restart, not `hard`",
+            "`mode` has to be one of restart, clear, not `hard`",
         ),
         ("open_session", json!({"name": "taken"}), "name_taken", "called `taken` already"),
         ("open_session", json!({"name": "../etc"}), "bad_argument", "cannot be the name"),

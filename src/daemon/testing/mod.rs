@@ -299,7 +299,7 @@ impl Daemon {
     /// Waits for the end. The plugin has told everything then, or has left in the spool what a busy daemon did not take.
     async fn follow_outside(self: Arc<Self>, run: Arc<TestRun>, child: Child) {
         run.clone().follow(child).await;
-        let spooled = self.places.state.join("spool").join(format!("{}.jsonl", run.run));
+        let spooled = self.places.spool().join(format!("{}.jsonl", run.run));
         if tokio::fs::try_exists(&spooled).await.unwrap_or_default() {
             take_spool(self.failures.clone()).await;
         }

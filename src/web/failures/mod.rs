@@ -229,7 +229,9 @@ impl<T: DeserializeOwned + JsonSchema, S: Sync> FromRequestParts<S> for Asked<T>
 }
 
 /// What was given as `T`, or what is wrong with it.
-fn taken<T: DeserializeOwned>(schema: &Map<String, Value>, given: Map<String, Value>) -> Result<T, String> {
+fn taken<T: DeserializeOwned>(schema: &Map<String, Value>, mut given: Map<String, Value>) -> Result<T, String> {
+    // Nothing is nothing, whether it is said or not.
+    given.retain(|_, value| !value.is_null());
     if let Some(wrong) = arguments::unknown(schema, &given).or_else(|| arguments::beyond(schema, &given)) {
         return Err(wrong);
     }
