@@ -47,6 +47,9 @@ pub struct Traits {
     /// Where each exception of the chain was raised, in tested code: the innermost such function.
     #[serde(default)]
     pub sites: Vec<String>,
+    /// What was raised at each site.
+    #[serde(default)]
+    pub raised: Vec<String>,
     /// Every function of tested code that the traces passed through, innermost first.
     #[serde(default)]
     pub path: Vec<String>,
@@ -122,7 +125,10 @@ fn traits(nodeid: &str, test_file: &str, evidence: &Evidence) -> Traits {
     for (exception, frames) in all.iter().rev() {
         let mut tested = without_repeats(frames.iter().filter(|frame| is_tested(frame, test_file)).map(function));
         if let Some(site) = tested.next() {
-            push(&mut traits.sites, site.clone(), MAX_WORDS);
+            if traits.sites.len() < MAX_WORDS && !traits.sites.contains(&site) {
+                traits.sites.push(site.clone());
+                traits.raised.push(clip(&exception.kind, MAX_NAME_BYTES));
+            }
             push(&mut traits.path, site, MAX_PATH);
         }
         for function in tested {
@@ -348,7 +354,6 @@ fn calls(line: &str, locals: &[Local]) -> Vec<String> {
     for (at, c) in code.char_indices() {
         match (c, quote) {
             (c, Some(mark)) if c == mark => quote = None,
-            (_, Some(_)) => {}
             ('\'' | '"', None) => quote = Some(c),
             ('(', None) => {
                 let start = code[..at]

@@ -166,7 +166,9 @@ pub fn cluster(members: &[Member], apart: &Apart) -> Vec<Cluster> {
 
 /// A failure that shares nothing with others goes to those of its suite that have the same past, if these are one cluster or none.
 fn adopt(sets: &mut Sets, members: &[Member], apart: &Apart, suite: impl Fn(&Traits) -> &str) {
-    let mut by_suite: BTreeMap<(&str, &str), (BTreeSet<usize>, Vec<usize>)> = BTreeMap::new();
+    type Clusters = BTreeSet<usize>;
+    type Alone = Vec<usize>;
+    let mut by_suite: BTreeMap<(&str, &str), (Clusters, Alone)> = BTreeMap::new();
     for (index, member) in members.iter().enumerate() {
         let Some(past) = &member.past else { continue };
         let root = sets.root(index);
@@ -242,11 +244,11 @@ fn shared_by<'a>(member: &'a Member, meetings: &Meetings<'_>) -> BTreeSet<Shared
     let mut shared = BTreeSet::from([Shared::Fingerprint(&member.fingerprint)]);
     shared.extend(traits.symbols.iter().map(|symbol| Shared::Symbol(symbol)));
     shared.extend(traits.seen.iter().map(|seen| Shared::Seen(seen)));
-    for site in &traits.sites {
+    for (number, site) in traits.sites.iter().enumerate() {
         let caller = caller(traits, site);
         shared.insert(Shared::Site(site, caller));
         if !meetings.reporters.contains(site.as_str()) {
-            shared.insert(Shared::Site(site, &traits.kind));
+            shared.insert(Shared::Site(site, traits.raised.get(number).unwrap_or(&traits.kind)));
         }
         shared.extend([site.as_str(), caller].into_iter().filter(|f| meetings.joins(f)).map(Shared::Passes));
     }

@@ -125,3 +125,161 @@ fn analysis_names_the_commits_the_files_and_the_line_that_changed() {
     let all = json(&home, &["failures", "analyze", "--include-resolved", "--json"]);
     assert_eq!(all["groups"][0]["status"]["resolved"], 1, "{all}");
 }
+
+/// Ten functions with a fault each, in the usual ways of small projects: tests of one file, with words in common, that build what they
+/// need with one helper.
+const UNRELATED: &[(&str, &str)] = &[
+    (
+        "shop.py",
+        "import json, math
+def order(n=1): return {'items': [{'price': n, 'name': 'tea'}], 'user': None, 'total': n}
+def price(o): return o['items'][0]['prise']
+def tax(o): return o['total'] * '0.2'
+def user_name(o): return o['user'].name
+def user_mail(o): return o['user'].mail
+def discount(o): return o['total'] + 1
+def ship(o): raise RuntimeError('no carrier for order')
+def export(o): return json.dumps({1, 2})
+def parse(text): return int(text)
+def ratio(o): return o['total'] / 0
+def weight(o): return math.sqrt(-o['total'])
+",
+    ),
+    (
+        "test_shop.py",
+        "from shop import *
+def test_order_price(): assert price(order(3)) == 3
+def test_order_tax(): assert tax(order(3)) == 0.6
+def test_order_user_name(): assert user_name(order()) == 'ann'
+def test_order_user_mail(): assert user_mail(order()) == 'a@b'
+def test_order_discount():
+    o = order(5)
+    assert discount(o) == 4
+def test_order_ship(): assert ship(order()) is None
+def test_order_export(): assert export(order()) == '{}'
+def test_order_parse(): assert parse('three') == 3
+def test_order_ratio(): assert ratio(order()) == 1
+def test_order_weight(): assert weight(order()) == 1
+",
+    ),
+];
+
+fn write(home: &Home, files: &[(&str, &str)]) {
+    for (name, text) in files {
+        fs::write(home.work().join(name), text).expect("the home is writable");
+    }
+}
+
+fn failures(home: &Home) -> Vec<Value> {
+    json(home, &["failures", "list", "--json"])["failures"].as_array().expect("a list").clone()
+}
+
+fn groups(failures: &[Value]) -> std::collections::BTreeMap<String, Vec<String>> {
+    let mut groups = std::collections::BTreeMap::<String, Vec<String>>::new();
+    for failure in failures {
+        let of = |key: &str| failure[key].as_str().expect("a text").to_owned();
+        groups.entry(of("group")).or_default().push(of("test"));
+    }
+    groups
+}
+
+#[test]
+fn unrelated_failures_of_a_small_project_are_not_one_group() {
+    let Some(home) = home("unrelated_failures_of_a_small_project_are_not_one_group") else { return };
+    let fixed = [
+        ("shop.py", "def __getattr__(name): return lambda *a: None\n"),
+        ("test_shop.py", "def test_nothing(): pass\n"),
+    ];
+    write(&home, &fixed);
+    assert_eq!(run_tests(&home, &[]), Some(0));
+    write(&home, UNRELATED);
+    assert_eq!(run_tests(&home, &[]), Some(1));
+    let found = groups(&failures(&home));
+    assert_eq!(found.len(), 10, "{found:#?}");
+    assert_eq!(run_tests(&home, &["-v"]), Some(1));
+    let again = groups(&failures(&home));
+    assert_eq!(again, found, "a second run says nothing new");
+}
+
+#[test]
+fn one_fault_that_shows_in_three_ways_is_one_group_with_a_true_reason() {
+    let Some(home) = home("one_fault_that_shows_in_three_ways_is_one_group_with_a_true_reason") else { return };
+    let files = [
+        (
+            "shop.py",
+            "def rate(country): return {'de': 0.2}[country.upper()]
+def tax(amount, country): return amount * rate(country)
+def label(country):
+    try:
+        return f'{rate(country):.0%}'
+    except KeyError as error:
+        raise ValueError('no label') from error
+def other(): return 1
+",
+        ),
+        (
+            "test_shop.py",
+            "import pytest
+from shop import *
+def test_tax(): assert tax(10, 'de') == 2
+def test_label(): assert label('de') == '20%'
+@pytest.mark.parametrize('country', ['de', None])
+def test_rate(country): assert rate(country)
+def test_other(): assert other() == 2
+",
+        ),
+    ];
+    write(&home, &files);
+    assert_eq!(run_tests(&home, &[]), Some(1));
+    let all = failures(&home);
+    let found = groups(&all);
+    assert_eq!(found.len(), 2, "{found:#?}");
+    let id = all.iter().find(|failure| failure["test"] == "test_shop.py::test_tax").expect("it failed")["id"].clone();
+    let shown = json(&home, &["failures", "show", id.as_str().expect("an id"), "--json"]);
+    assert_eq!(shown["why_grouped"], "all 4 fail in `shop:rate`", "{shown}");
+}
+
+#[test]
+fn a_failure_is_the_same_however_much_pytest_explains() {
+    let Some(home) = home("a_failure_is_the_same_however_much_pytest_explains") else { return };
+    let files = [(
+        "test_long.py",
+        "def rows(n): return {f'key{i}': list(range(i)) for i in range(n)}
+def test_rows(): assert rows(30) == rows(29)
+def test_text(): assert 'a' * 300 + 'b' == 'a' * 300 + 'c', 'texts differ'
+",
+    )];
+    write(&home, &files);
+    for arguments in [&[][..], &["-v"], &["-vv"]] {
+        assert_eq!(run_tests(&home, arguments), Some(1));
+    }
+    let in_ci = home.command(&["test", "-q", "-p", "no:cacheprovider"]).env("CI", "true").output().expect("it runs");
+    assert_eq!(in_ci.status.code(), Some(1));
+    let all = failures(&home);
+    let seen: Vec<&Value> = all.iter().map(|failure| &failure["occurrences"]).collect();
+    assert_eq!(seen, [&serde_json::json!(4), &serde_json::json!(4)], "{all:#?}");
+}
+
+#[test]
+fn an_older_commit_that_passes_is_no_fix_and_uncommitted_changes_are_named() {
+    let Some(home) = home("an_older_commit_that_passes_is_no_fix_and_uncommitted_changes_are_named") else { return };
+    let test = "from shop import price\ndef test_price(): assert price(2) == 4\n";
+    git(&home, &["init", "-q"]);
+    write(&home, &[("shop.py", "def price(n):\n    rate = 2\n    return n * rate\n"), ("test_shop.py", test)]);
+    git(&home, &["add", "-A"]);
+    git(&home, &["commit", "-qm", "good"]);
+    assert_eq!(run_tests(&home, &[]), Some(0));
+    write(&home, &[("shop.py", "def price(n):\n    rate = '2'\n    return n + rate\n")]);
+    assert_eq!(run_tests(&home, &[]), Some(1));
+    let id = failures(&home)[0]["id"].as_str().expect("an id").to_owned();
+    let shown = json(&home, &["failures", "show", &id, "--json"]).to_string();
+    assert!(shown.contains("in the uncommitted changes since it passed on"), "{shown}");
+    git(&home, &["stash", "-q"]);
+    assert_eq!(run_tests(&home, &[]), Some(0));
+    let status = || json(&home, &["failures", "show", &id, "--json"])["status"].clone();
+    assert_eq!(status(), "new", "it passed there before");
+    git(&home, &["stash", "pop", "-q"]);
+    write(&home, &[("shop.py", "def price(n):\n    return n * 2\n")]);
+    assert_eq!(run_tests(&home, &[]), Some(0));
+    assert_eq!(status(), "resolved");
+}

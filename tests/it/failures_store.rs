@@ -257,6 +257,57 @@ fn failures_of_one_function_are_a_group_and_what_people_say_of_groups_stays() {
 }
 
 #[test]
+fn one_of_those_that_fail_alike_can_be_put_apart() {
+    on_each_database("split", |database| async move {
+        let failures = open(database);
+        let run =
+            async |name: &str, second: i64| {
+                let mut records = vec![begin(name, second)];
+                records.extend(["a", "b", "c"].map(|test| {
+                    failed(name, &format!("tests/test_shop.py::test_{test}"), second, "total", "bad price")
+                }));
+                records.push(ended(name, second));
+                let taken = failures.ingest(records).await.unwrap();
+                ["a", "b", "c"].map(|test| taken.failures[&format!("{name}/tests/test_shop.py::test_{test}")].clone())
+            };
+        let [a, b, c] = run("r1", 0).await;
+        assert_eq!((&a.group, &b.group), (&c.group, &c.group), "they have one fingerprint");
+        let own = failures.split(std::slice::from_ref(&b.id), "ann").await.unwrap();
+        let why = async |id: &str| failures.get(id).await.unwrap().why_grouped;
+        assert_eq!(why(&b.id).await, "it was put into a group of its own by hand, by ann");
+        assert_eq!(why(&a.id).await, "both fail with the same error in the same place");
+        let later = run("r2", 10).await.map(|known| known.group);
+        assert_eq!(later, [a.group.clone(), own.clone(), a.group.clone()], "it is remembered");
+        failures.merge(&a.group, &own, "ann").await.unwrap();
+        assert_eq!(run("r3", 20).await.map(|known| known.group), [&a, &a, &a].map(|known| known.group.clone()));
+        assert_eq!(why(&b.id).await, "groups were put together here by hand, by ann");
+        let error = failures.merge(&a.group, &own, "ann").await.unwrap_err();
+        assert_eq!(error.to_string(), "this pair of groups is not valid: they are one group");
+        failures.close().await;
+    });
+}
+
+#[test]
+fn what_is_recorded_by_hand_is_read_and_known_again() {
+    on_each_database("by hand", |database| async move {
+        let failures = open(database);
+        let traceback = "Traceback (most recent call last):\n  File \"/shop/shop/price.py\", line 7, in total\n    return a['x']\nKeyError: 'x'\n";
+        let by_hand = ByHand { test: "test_it".into(), traceback: traceback.into(), ..ByHand::default() };
+        let mut ids = Vec::new();
+        for _ in 0..3 {
+            ids.push(failures.record(by_hand.clone(), "ann").await.unwrap());
+        }
+        ids.dedup();
+        assert_eq!(ids.len(), 1);
+        let failure = failures.get(&ids[0]).await.unwrap();
+        assert_eq!((failure.summary.kind.as_str(), failure.summary.message.as_str()), ("KeyError", "'x'"));
+        assert_eq!((failure.summary.occurrences, failure.summary.place.unwrap().line), (3, 7));
+        assert_eq!(failures.groups(&Filter::default(), 10).await.unwrap().len(), 1);
+        failures.close().await;
+    });
+}
+
+#[test]
 fn lists_have_pages_and_filters() {
     on_each_database("pages", |database| async move {
         let failures = open(database);

@@ -251,7 +251,7 @@ fn files_in_other_encodings_are_read() {
     let latin: Vec<u8> = text("ISO-8859-1")
         .replace(" – 😀", " –")
         .chars()
-        .map(|c| if c == '–' { 0x96 } else { c as u32 as u8 })
+        .map(|c| if c == '–' { 0x96 } else { u8::try_from(c).unwrap() })
         .collect();
     check(&latin, "naïve –");
     check(text("utf-8").as_bytes(), "naïve – 😀");
