@@ -394,7 +394,7 @@ mod tests {
 
     #[test]
     fn the_oldest_are_let_go_first_whatever_there_is_too_much_of() {
-        let limits = FrozenLimits { copies: 3, megabytes: 100, age: Duration::from_secs(60 * 60) };
+        let limits = FrozenLimits { copies: 3, megabytes: 100, age: Duration::from_hours(1) };
         let (stay, why) = judged(limits, &[(1, 0), (1, 1), (1, 2), (1, 3)]);
         assert_eq!((stay.as_slice(), why[0].contains("frozen_failures=3")), (&[true, true, true, false][..], true));
         // A small one that is older than one which had to go does not stay.
