@@ -31,6 +31,7 @@ look() {
   printf '\0'; g symbolic-ref -q --short HEAD
   printf '\0'; g rev-parse --show-toplevel
   printf '\0'; g diff HEAD --no-ext-diff --no-textconv --no-color --binary | git hash-object --stdin 2>/dev/null
+  printf '\0'; g show -s --no-show-signature --format=%cI HEAD
   printf '\0'; g status --porcelain=v1 -z --no-renames --untracked-files=all | head -c 2000000
   printf '\0pylair\0'
 }
@@ -111,10 +112,10 @@ class Git:
     def _understand(self) -> None:
         data = bytes(self._data)
         parts = data[: -len(_END)].split(b"\0") if data.endswith(_END) else []
-        if len(parts) < 5:
+        if len(parts) < 6:
             return
-        commit, branch, top, difference = (os.fsdecode(part.strip(b"\n")) for part in parts[:4])
-        states = [os.fsdecode(state) for state in parts[4:] if len(state) > 3]
+        commit, branch, top, difference, committed = (os.fsdecode(part.strip(b"\n")) for part in parts[:5])
+        states = [os.fsdecode(state) for state in parts[5:] if len(state) > 3]
         changed = [state for state in states if not _is_leftover(state[3:])]
         digest = hashlib.sha256(f"{commit}\0{difference}".encode("utf-8", "surrogateescape"))
         for state in sorted(changed)[:_MAX_FILES]:
@@ -125,6 +126,7 @@ class Git:
             "hash": digest.hexdigest()[:40],
             "how": "git",
             "commit": commit,
+            "committed": wire.clean(committed) or None,
             "branch": wire.clean(branch) or None,
             "dirty": bool(changed),
             "changed": [wire.clean(state[3:]) for state in changed[:MAX_CHANGED]],

@@ -20,7 +20,21 @@ _CHUNK = 200
 class _Test:
     """A test that is under way."""
 
-    __slots__ = ("at", "attempt", "emitted", "facts", "file", "line", "nodeid", "outcome", "phase", "reason", "seconds", "subtests", "worker")
+    __slots__ = (
+        "at",
+        "attempt",
+        "emitted",
+        "facts",
+        "file",
+        "line",
+        "nodeid",
+        "outcome",
+        "phase",
+        "reason",
+        "seconds",
+        "subtests",
+        "worker",
+    )
 
     def __init__(self, nodeid: str, attempt: int, location: Any, at: float) -> None:
         self.nodeid = nodeid

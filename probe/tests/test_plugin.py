@@ -548,7 +548,7 @@ def test_a_child_of_a_test_reports_nothing(place):
 
 def git(project, *arguments):
     command = ["git", "-c", "user.name=a", "-c", "user.email=a@b.example", "-c", "init.defaultBranch=trunk", *arguments]
-    subprocess.run(command, cwd=project, check=True, capture_output=True)
+    return subprocess.run(command, cwd=project, check=True, capture_output=True, text=True).stdout
 
 
 def test_the_state_of_git(place):
@@ -569,6 +569,7 @@ def test_the_state_of_git(place):
     clean = code()
     assert (clean["how"], clean["branch"], clean["dirty"], clean["changed"]) == ("git", "trunk", False, [])
     assert len(clean["commit"]) == 40
+    assert git(project, "show", "-s", "--format=%cI").strip() == clean["committed"]
     assert place.daemon.records[0]["project"]["remote"] == "https://git.example/shop.git"
     assert code()["hash"] == clean["hash"]
     (project / "cart.py").write_text((project / "cart.py").read_text() + "# changed\n")

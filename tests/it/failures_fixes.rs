@@ -1,10 +1,17 @@
 //! What is said about failures of real projects: next steps that fix the test, and analysis that names what git knows.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    path::Path,
+    process::Command,
+    sync::atomic::{AtomicU32, Ordering},
+};
 
 use serde_json::Value;
 
 use crate::support::{Home, pytest_python, skip};
+
+static COMMITS: AtomicU32 = AtomicU32::new(0);
 
 fn home(test: &str) -> Option<Home> {
     let Some(python) = pytest_python() else {
@@ -26,6 +33,8 @@ fn git(home: &Home, arguments: &[&str]) -> String {
         .args(["-c", "user.name=ann", "-c", "user.email=ann@example.com", "-c", "init.defaultBranch=main"])
         .args(arguments)
         .current_dir(home.work())
+        // A commit has seconds, and several are made in one.
+        .env("GIT_COMMITTER_DATE", format!("{} +0000", 1_800_000_000 + COMMITS.fetch_add(1, Ordering::Relaxed)))
         .output()
         .expect("git is there");
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -280,6 +289,28 @@ fn an_older_commit_that_passes_is_no_fix_and_uncommitted_changes_are_named() {
     assert_eq!(status(), "new", "it passed there before");
     git(&home, &["stash", "pop", "-q"]);
     write(&home, &[("shop.py", "def price(n):\n    return n * 2\n")]);
+    assert_eq!(run_tests(&home, &[]), Some(0));
+    assert_eq!(status(), "resolved");
+}
+
+#[test]
+fn an_older_commit_that_was_never_run_is_no_fix() {
+    let Some(home) = home("an_older_commit_that_was_never_run_is_no_fix") else { return };
+    let test = "from shop import price\ndef test_price(): assert price(2) == 4\n";
+    git(&home, &["init", "-q"]);
+    for (name, body) in [("first", "n * 2"), ("second", "2 * n"), ("third", "n * '2'")] {
+        write(&home, &[("shop.py", &format!("def price(n):\n    return {body}\n")), ("test_shop.py", test)]);
+        git(&home, &["add", "-A"]);
+        git(&home, &["commit", "-qm", name]);
+    }
+    assert_eq!(run_tests(&home, &[]), Some(1));
+    let id = failures(&home)[0]["id"].as_str().expect("an id").to_owned();
+    let status = || json(&home, &["failures", "show", &id, "--json"])["status"].clone();
+    git(&home, &["checkout", "-q", "HEAD~2"]);
+    assert_eq!(run_tests(&home, &[]), Some(0));
+    assert_eq!(status(), "new", "looking for the commit that broke it mends nothing");
+    git(&home, &["checkout", "-q", "main"]);
+    git(&home, &["revert", "--no-edit", "HEAD"]);
     assert_eq!(run_tests(&home, &[]), Some(0));
     assert_eq!(status(), "resolved");
 }

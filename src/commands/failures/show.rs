@@ -58,6 +58,9 @@ pub(super) fn failure(failure: &Value, all: bool) -> Result<(), Failure> {
     let frozen = &failure["frozen"];
     if let Some(target) = frozen["target"].as_str() {
         say(&format!("pylair exec -t {target} 'locals()'  code in the failing frame, while its copy lives"))?;
+        if let Some(older) = frozen["older"].as_str() {
+            say(&one_line(older, 200))?;
+        }
     } else if let Some(why) = frozen["why_not"].as_str() {
         say(&format!("it cannot be questioned: {}", one_line(why, 200)))?;
     }

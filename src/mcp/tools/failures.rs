@@ -132,6 +132,9 @@ impl Found {
         if let (None, Some(why)) = (&self.frozen.target, &self.frozen.why_not) {
             let _infallible = writeln!(seen, "It cannot be questioned: {why}.");
         }
+        if let Some(older) = &self.frozen.older {
+            let _infallible = writeln!(seen, "What can be questioned is not the newest: {older}.");
+        }
         text.data(&seen);
         if let Some(target) = &self.frozen.target {
             let others = match self.frozen.frames.len() {
@@ -159,7 +162,11 @@ impl Found {
                 commit.as_deref().map_or("?".to_owned(), |commit| commit.chars().take(12).collect())
             };
             let (good, bad) = (name(&between.last_good), name(&between.first_bad));
-            let _infallible = writeln!(text, "Last good {good}, first bad {bad}; changed between them: {files}");
+            let _infallible = if between.last_good == between.first_bad {
+                writeln!(text, "Passed and failed on {bad}; not committed there: {files}")
+            } else {
+                writeln!(text, "Last good {good}, first bad {bad}; changed between them: {files}")
+            };
         }
         for hypothesis in hypotheses {
             let _infallible = writeln!(text, "Hypothesis: {} ({})", hypothesis.text, hypothesis.because);
