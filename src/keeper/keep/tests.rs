@@ -6,7 +6,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::io::Read;
 use std::os::fd::BorrowedFd;
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+/// Some tests fork thousands of times, each time all of the test program.
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// A keeper in a process of its own, with a pipe that every process below it holds open.
 struct Kept {
