@@ -3,10 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-use super::{fingerprint::Traits, view::Summary};
+use super::fingerprint::Traits;
 
 /// So much of a cluster has to be known of a group for it to be that group again.
 const KNOWN_SHARE: f64 = 0.5;
@@ -19,32 +16,6 @@ const FEW_WAYS: usize = 3;
 /// A function of which more others than this fail that it calls is one that everything goes through.
 const FEW_BELOW: usize = 2;
 const MOST_TOLD: usize = 3;
-
-/// What failures are grouped by when they are analysed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum GroupBy {
-    ErrorType,
-    FilePath,
-    Pattern,
-    /// The store's own groups.
-    #[default]
-    Fingerprint,
-}
-
-impl GroupBy {
-    /// What failures of one group have in common.
-    pub fn key(self, failure: &Summary) -> &str {
-        match self {
-            Self::ErrorType => &failure.kind,
-            Self::FilePath => {
-                failure.test_file.as_deref().unwrap_or_else(|| failure.test.split("::").next().unwrap_or_default())
-            }
-            Self::Pattern => &failure.pattern,
-            Self::Fingerprint => &failure.group,
-        }
-    }
-}
 
 /// One failing of a run.
 #[derive(Debug, Clone, Default)]

@@ -274,24 +274,7 @@ fn by_hand(mut failure: ByHand, author: &str) -> Result<Vec<Record>, Error> {
     let at = Timestamp::now();
     let project =
         failure.project.take().unwrap_or_else(|| Project { root: String::new(), name: "by hand".into(), remote: None });
-    let began = Began {
-        run: run.clone(),
-        at,
-        source: Source::Hand,
-        project,
-        argv: Vec::new(),
-        cwd: None,
-        host: None,
-        user: Some(author.to_owned()),
-        pid: None,
-        python: None,
-        implementation: None,
-        platform: None,
-        pytest: None,
-        packages: std::collections::BTreeMap::new(),
-        ci: false,
-        workers: None,
-    };
+    let began = Began { user: Some(author.to_owned()), ..Began::new(run.clone(), at, Source::Hand, project) };
     let mut evidence = evidence_of(&failure, &began.project.root);
     evidence.occurrence = format!("{run}-1");
     let tested = Tested {

@@ -76,6 +76,30 @@ pub struct Began {
     pub workers: Option<u32>,
 }
 
+impl Began {
+    /// A run of which nothing more is known yet.
+    pub fn new(run: String, at: Timestamp, source: Source, project: Project) -> Self {
+        Self {
+            run,
+            at,
+            source,
+            project,
+            argv: Vec::new(),
+            cwd: None,
+            host: None,
+            user: None,
+            pid: None,
+            python: None,
+            implementation: None,
+            platform: None,
+            pytest: None,
+            packages: BTreeMap::new(),
+            ci: false,
+            workers: None,
+        }
+    }
+}
+
 /// What is tested. `remote` (the repository's address without credentials) names it across machines, else the root does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Project {

@@ -127,24 +127,7 @@ impl<'t> Taking<'t> {
         }
         let at = at.unwrap_or(self.origin.at);
         self.began = Some(at);
-        let mut began = Began {
-            run: self.origin.run.clone(),
-            at,
-            source: self.source,
-            project: self.origin.project.clone(),
-            argv: Vec::new(),
-            cwd: None,
-            host: None,
-            user: None,
-            pid: None,
-            python: None,
-            implementation: None,
-            platform: None,
-            pytest: None,
-            packages: std::collections::BTreeMap::new(),
-            ci: false,
-            workers: None,
-        };
+        let mut began = Began::new(self.origin.run.clone(), at, self.source, self.origin.project.clone());
         change(&mut began);
         (self.take)(Record::Run(Box::new(began))).map_err(Error::Refused)
     }
