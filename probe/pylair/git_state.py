@@ -1,4 +1,4 @@
-"""Which code a test run tests: commit, differences and untracked files by git, else the imported files. Called by reporting.py.
+"""Which code a test run tests: commit, differences and untracked files by git, else the project's Python files. Called by reporting.py.
 
 git runs beside the run: it is started when that begins, as nobody's child, so that a test that waits for any child does not meet it, and
 its answer is read from a pipe whenever there is time.
@@ -10,10 +10,10 @@ import hashlib
 import os
 import select
 import sys
-import time
 from typing import Any
 
 from . import descriptors, unwind, wire
+from .real import real
 
 MAX_CHANGED = 200
 _MAX_OUTPUT_BYTES = 4 << 20
@@ -42,6 +42,11 @@ look "$1" &
 _LEFTOVERS = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".tox", ".nox", "htmlcov", "node_modules")
 _LEFTOVER_ENDINGS = (".pyc", ".pyo", ".log", ".egg-info", ".swp", "~")
 _LEFTOVER_NAMES = (".coverage", "coverage.xml", "junit.xml", "report.xml")
+# Reports of tests may have any name, and begin like this.
+_REPORT_ENDINGS = (".xml", ".json", ".jsonl", ".html")
+_REPORT_SIGNS = (b"<testsuite", b'{"pytest_version"', b"pytest-html", b"<coverage")
+# Directories without code of the project.
+_NO_CODE = ("__pycache__", "node_modules", "site-packages", "dist-packages")
 
 
 class Git:
@@ -81,12 +86,12 @@ class Git:
 
     def read(self, seconds: float = 0.0) -> bool:
         """Takes in what has come. Whether there is nothing more to wait for."""
-        deadline = time.monotonic() + seconds
+        deadline = real.monotonic() + seconds
         while self._fd >= 0:
             try:
                 data = os.read(self._fd, 1 << 16)
             except BlockingIOError:
-                left = deadline - time.monotonic()
+                left = deadline - real.monotonic()
                 if left <= 0:
                     return False
                 waiting = select.poll()
@@ -116,7 +121,7 @@ class Git:
             return
         commit, branch, top, difference, committed = (os.fsdecode(part.strip(b"\n")) for part in parts[:5])
         states = [os.fsdecode(state) for state in parts[5:] if len(state) > 3]
-        changed = [state for state in states if not _is_leftover(state[3:])]
+        changed = [state for state in states if not _is_leftover(state[3:]) and not (state[:2] == "??" and _is_report(top, state[3:]))]
         digest = hashlib.sha256(f"{commit}\0{difference}".encode("utf-8", "surrogateescape"))
         for state in sorted(changed)[:_MAX_FILES]:
             if state.startswith("??"):
@@ -139,6 +144,17 @@ def _is_leftover(path: str) -> bool:
     if last.endswith(_LEFTOVER_ENDINGS) or last.startswith(_LEFTOVER_NAMES):
         return True
     return any(name in _LEFTOVERS for name in names)
+
+
+def _is_report(top: str, path: str) -> bool:
+    if not path.endswith(_REPORT_ENDINGS):
+        return False
+    try:
+        with open(os.path.join(top, path), "rb") as file:
+            head = file.read(1000)
+    except (OSError, ValueError):
+        return False
+    return any(sign in head for sign in _REPORT_SIGNS)
 
 
 def remote_of(root: str) -> str | None:
@@ -200,25 +216,36 @@ def _content(path: str) -> bytes:
         return b""
 
 
-def imported_files(is_own: Any) -> dict[str, str]:
-    """The files below the project's root that were imported; `is_own` says their names there, and whether they are the project's."""
-    found: dict[str, str] = {}
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__dict__", {}).get("__file__")
-        if type(file) is not str or len(found) >= _MAX_FILES:
-            continue
-        name, own = is_own(file)
-        if own and not name.startswith("/") and name not in found:
-            found[name] = _content(file).hex()
-    return found
-
-
-def of_files(files: dict[str, str]) -> dict[str, Any]:
-    """The fields of a `code` record without git."""
+def of_files(root: str) -> dict[str, Any]:
+    """The fields of a `code` record without git, over the Python files below the root: those that a run imports would be others for every
+    choice of tests."""
     digest = hashlib.sha256()
-    for name in sorted(files):
-        digest.update(f"{name}\0{files[name]}\0".encode("utf-8", "surrogateescape"))
+    for name in _python_files(root):
+        digest.update(f"{name}\0".encode("utf-8", "surrogateescape"))
+        digest.update(_content(os.path.join(root, name)))
     return {"hash": digest.hexdigest()[:40], "how": "files", "dirty": False, "changed": []}
+
+
+def _python_files(root: str) -> list[str]:
+    """In an order that is always the same, so that a bound cuts the same ones."""
+    found: list[str] = []
+    waiting, seen = [""], 0
+    while waiting and len(found) < _MAX_FILES and seen < _MAX_FILES:
+        directory = waiting.pop()
+        seen += 1
+        try:
+            with real.scandir(os.path.join(root, directory)) as entries:
+                listed = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+        except OSError:
+            continue
+        names = {name for name, _ in listed}
+        # Somebody else's code: an environment.
+        if directory and "pyvenv.cfg" in names:
+            continue
+        found += [os.path.join(directory, name) for name, is_directory in listed if not is_directory and name.endswith(".py")]
+        below = [name for name, is_directory in listed if is_directory and name[:1] != "." and name not in _NO_CODE]
+        waiting += [os.path.join(directory, name) for name in reversed(below)]
+    return found[:_MAX_FILES]
 
 
 class Code:

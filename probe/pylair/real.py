@@ -28,6 +28,7 @@ real = SimpleNamespace(
     poll=select.poll,
     process_time=time.process_time,
     read=os.read,
+    scandir=os.scandir,
     setsid=os.setsid,
     socket=_socket.socket,
     time=time.time,

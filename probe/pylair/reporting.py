@@ -54,7 +54,6 @@ class Reporter(Witness):
         self._held: Any = None
         self._collected: int | None = None
         self._note: str | None = None
-        self._worker_files: dict[str, str] = {}
         self._freezer: Any = None
         self._waited = False
         self._is_told = False
@@ -89,7 +88,6 @@ class Reporter(Witness):
     def pytest_testnodedown(self, node: Any, error: Any) -> None:
         told = (getattr(node, "workeroutput", None) or {}).get("pylair")
         if isinstance(told, dict):
-            self._worker_files.update(told.get("files") or {})
             self.problem = self.problem or told.get("problem")
 
     def pytest_keyboard_interrupt(self, excinfo: Any) -> None:
@@ -143,15 +141,13 @@ class Reporter(Witness):
         self.delivery.close()
 
     def _tell_code(self, seconds: float) -> None:
-        """Says which code is tested, as soon as git has; at the end of the run the imported files must do."""
+        """Says which code is tested, as soon as git has; where it has nothing to say, or not by the end of the run, the files must do."""
         if self._code_told or self._git is None or not (self._git.read(seconds) or seconds):
             return
         code = self._git.answer
         if code is None:
-            if not seconds:
-                return
             self._git.close()
-            code = git_state.of_files({**git_state.imported_files(self.code.place), **self._worker_files})
+            code = git_state.of_files(self.root)
         self._code_told = True
         self._add(wire.encode({"ev": "code", "run": self.run, **code}) + b"\n", False)
 

@@ -102,6 +102,6 @@ class Worker(Witness):
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
         try:
-            self.config.workeroutput["pylair"] = {"files": git_state.imported_files(self.code.place), "problem": self.problem}
+            self.config.workeroutput["pylair"] = {"problem": self.problem}
         except Exception:
             pass

@@ -578,6 +578,9 @@ def test_the_state_of_git(place):
     (project / "extra.py").write_text("x = 1\n")
     extra = code()
     assert sorted(extra["changed"]) == ["cart.py", "extra.py"]
+    # What a run writes is no code.
+    (project / "results.xml").write_text('<?xml version="1.0"?><testsuites><testsuite name="pytest"/></testsuites>')
+    assert code()["hash"] == extra["hash"]
     (project / "extra.py").write_text("x = 2\n")
     assert len({clean["hash"], changed["hash"], extra["hash"], code()["hash"]}) == 4
 
@@ -588,5 +591,9 @@ def test_the_code_without_git(place):
     first = place.run(project).of("code")[0]
     assert (first["how"], first.get("commit")) == ("files", None)
     assert place.run(project).of("code")[-1]["hash"] == first["hash"]
+    # Whatever part of the tests is run.
+    (project / "test_more.py").write_text("def test_more(): pass\n")
+    both = place.run(project).of("code")[-1]["hash"]
+    assert place.run(project, "test_more.py").of("code")[-1]["hash"] == both != first["hash"]
     (project / "cart.py").write_text((project / "cart.py").read_text() + "# changed\n")
-    assert place.run(project).of("code")[-1]["hash"] != first["hash"]
+    assert place.run(project).of("code")[-1]["hash"] not in (first["hash"], both)

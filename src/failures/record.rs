@@ -135,7 +135,7 @@ pub struct Code {
 pub enum CodeHash {
     /// Commit, difference and untracked files.
     Git,
-    /// The project files that were imported.
+    /// The Python files of the project.
     Files,
 }
 

@@ -33,6 +33,15 @@ pub struct Tested {
     pub code: Option<String>,
     /// When its commit was made, in microseconds since 1970.
     pub committed: Option<i64>,
+    /// The version of Python that it ran on, as `3.13`.
+    pub python: Option<String>,
+}
+
+impl Tested {
+    /// What has to be the same for a test to pass and fail for no reason, if it is known.
+    fn same(&self) -> Option<(&str, Option<&str>)> {
+        self.code.as_deref().map(|code| (code, self.python.as_deref()))
+    }
 }
 
 /// What became of a failure.
@@ -60,6 +69,7 @@ pub fn judge(before: Option<(Status, bool)>, events: &[Event]) -> Verdict {
         changes: Vec::new(),
         failed_on: Vec::new(),
         passed_on: Vec::new(),
+        failed_with: Vec::new(),
         good_before: Vec::new(),
         newest_bad: None,
         passes: 0,
@@ -76,8 +86,11 @@ struct Story<'a> {
     status: Option<Status>,
     verified: bool,
     changes: Vec<Change>,
-    failed_on: Vec<&'a str>,
-    passed_on: Vec<&'a str>,
+    /// Code and Python.
+    failed_on: Vec<(&'a str, Option<&'a str>)>,
+    passed_on: Vec<(&'a str, Option<&'a str>)>,
+    /// The versions of Python that it failed on; None where nobody said.
+    failed_with: Vec<Option<&'a str>>,
     /// Code it passed on before it ever failed.
     good_before: Vec<&'a str>,
     /// The newest commit that it failed on.
@@ -107,10 +120,10 @@ impl<'a> Story<'a> {
     }
 
     fn failed(&mut self, at: Timestamp, run: &str, tested: &'a Tested) {
-        let code = tested.code.as_deref();
+        let same = tested.same();
         self.newest_bad = self.newest_bad.max(tested.committed);
         self.passes = 0;
-        let passed_before = code.is_some_and(|code| self.passed_on.contains(&code));
+        let passed_before = same.is_some_and(|same| self.passed_on.contains(&same));
         if self.status.is_none() {
             self.change(at, Status::New, format!("first seen in run {run}"));
         }
@@ -122,14 +135,23 @@ impl<'a> Story<'a> {
             Some(Status::Resolved) => self.change(at, Status::Reopened, format!("failed again in run {run}")),
             _ => {}
         }
-        self.failed_on.extend(code);
+        self.failed_on.extend(same);
+        self.failed_with.push(tested.python.as_deref());
     }
 
     fn passed(&mut self, at: Timestamp, run: &str, tested: &'a Tested) {
-        let code = tested.code.as_deref();
+        let (code, same) = (tested.code.as_deref(), tested.same());
+        self.passed_on.extend(same);
+        // What passes on another Python says nothing about this one.
+        let python = tested.python.as_deref();
+        if python.is_some()
+            && !self.failed_with.is_empty()
+            && !self.failed_with.iter().any(|with| with.is_none_or(|with| Some(with) == python))
+        {
+            return;
+        }
         self.passes += 1;
-        let failed_before = code.is_some_and(|code| self.failed_on.contains(&code));
-        self.passed_on.extend(code);
+        let failed_before = same.is_some_and(|same| self.failed_on.contains(&same));
         // Before it ever failed, a pass says only which code was good.
         if self.status.is_none() {
             self.good_before.extend(code);
@@ -189,7 +211,7 @@ mod tests {
         Timestamp::from_second(1_000 + second).unwrap()
     }
 
-    /// `F1` failed on code 1, `P2` passed on code 2, `P2@5` on a commit made at 5, `F` and `P` on unknown code, `A` analysed, `R` and `U` said to be resolved,
+    /// `F1` failed on code 1, `P2` passed on code 2, `P2@5` on a commit made at 5, `P2/8` with Python 8, `F` and `P` on unknown code, `A` analysed, `R` and `U` said to be resolved,
     /// verified and not.
     fn tell(story: &str) -> Verdict {
         let events: Vec<Event> = story
@@ -197,9 +219,10 @@ mod tests {
             .zip(0..)
             .map(|(word, second)| {
                 let run = format!("r{second}");
+                let (word, python) = word.split_once('/').unwrap_or((word, ""));
                 let (code, committed) = word[1..].split_once('@').unwrap_or((&word[1..], ""));
-                let code =
-                    Tested { code: (!code.is_empty()).then(|| code.to_owned()), committed: committed.parse().ok() };
+                let known = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+                let code = Tested { code: known(code), committed: committed.parse().ok(), python: known(python) };
                 let author = || "ann".to_owned();
                 let what = match &word[..1] {
                     "F" => What::Failed { run, code },
@@ -246,6 +269,18 @@ mod tests {
     }
 
     #[test]
+    fn what_passes_on_another_python_says_nothing() {
+        check("F1/8 P1/12", Status::New, 1);
+        check("P1/12 F1/8 P1/12", Status::New, 1);
+        check("F1/8 P2/12", Status::New, 1);
+        check("F1/8 P2/12 P2/8", Status::Resolved, 2);
+        check("F1/8 F1/12 P2/12", Status::Resolved, 2);
+        check("F1/8 P1/8", Status::Flaky, 2);
+        check("F1 P2/12", Status::Resolved, 2);
+        check("F1/8 P2", Status::Resolved, 2);
+    }
+
+    #[test]
     fn the_same_code_passing_and_failing_is_flaky() {
         check("F1 P1", Status::Flaky, 2);
         check("P1 F1", Status::Flaky, 2);
@@ -276,7 +311,7 @@ mod tests {
 
     #[test]
     fn late_records_count_at_their_time() {
-        let on = |code: &str| Tested { code: Some(code.to_owned()), committed: None };
+        let on = |code: &str| Tested { code: Some(code.to_owned()), ..Tested::default() };
         let mut events = vec![
             Event { at: at(9), what: What::Failed { run: "late".into(), code: on("3") } },
             Event { at: at(1), what: What::Failed { run: "early".into(), code: on("1") } },

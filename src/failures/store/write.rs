@@ -501,14 +501,14 @@ async fn judge_some(tx: &mut Tx, tests: &[i64]) -> sqlx::Result<()> {
     let mut begins: HashMap<i64, i64> = HashMap::new();
     let mut seen: HashMap<i64, Vec<Seen>> = HashMap::new();
     let sql = format!(
-        "SELECT o.test_id, o.at, o.outcome, o.failure_id, r.run, r.code, r.committed, o.n FROM \
+        "SELECT o.test_id, o.at, o.outcome, o.failure_id, r.run, r.code, r.committed, r.python, o.n FROM \
          (SELECT test_id, at, outcome, failure_id, run_id, ROW_NUMBER() OVER (PARTITION BY test_id ORDER BY at DESC) AS n \
           FROM outcomes WHERE test_id IN ({list})) o JOIN runs r ON r.id = o.run_id WHERE o.n <= {HISTORY} ORDER BY o.at"
     );
     for mut row in tx.fetch(sql, bound()).await? {
         let (test, at, outcome) = (row.int(), row.int(), by_word(&row.text(), Outcome::Skipped));
         let (failure, run) = (row.maybe_int(), row.text());
-        let code = Tested { code: row.maybe_text(), committed: row.maybe_int() };
+        let code = Tested { code: row.maybe_text(), committed: row.maybe_int(), python: row.maybe_text().map(minor) };
         if row.int() == HISTORY {
             begins.insert(test, at);
         }
@@ -550,6 +550,11 @@ async fn judge_some(tx: &mut Tx, tests: &[i64]) -> sqlx::Result<()> {
         tx.execute(sql, bound).await?;
     }
     Ok(())
+}
+
+/// `3.13` of `3.13.1`.
+fn minor(version: String) -> String {
+    version.match_indices('.').nth(1).map_or_else(|| version.clone(), |(end, _)| version[..end].to_owned())
 }
 
 /// What people recorded and said of failures, and what became of these so far.
