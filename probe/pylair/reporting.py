@@ -35,6 +35,7 @@ class Reporter(Witness):
         # Whoever started the run may have named it; a run that a test starts is another one.
         given = os.environ.pop("PYLAIR_TEST_RUN", "")
         self.run = given if given.isalnum() and len(given) <= 32 else real.urandom(8).hex()
+        self._now = _Now.of(os.environ.pop("PYLAIR_TEST_NOW", ""), config)
         env = dict(os.environ)
         if env.get("PYLAIR_HOME"):
             # A test may go to another directory.
@@ -68,6 +69,8 @@ class Reporter(Witness):
             begun = {"ev": "run", "run": self.run, "at": self._records.stamp(real.time()), **facts.about(self.config, self._env, self.ci)}
             self._add(wire.encode(begun) + b"\n", True)
             self._git = git_state.Git(self.root)
+            if self._now is not None:
+                self.config.pluginmanager.register(self._now, "pylair-now")
         except Exception as error:
             self.give_up(error)
 
@@ -105,6 +108,8 @@ class Reporter(Witness):
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: Any) -> Iterator[None]:
         try:
+            if self._now is not None:
+                self._now.pytest_runtest_logstart("")
             self._finish_tests()
         except Exception as error:
             self.give_up(error)
@@ -319,6 +324,34 @@ class Reporter(Witness):
             return self._freezer.freeze(occurrence, wire.clean(nodeid), error, entries)
         except Exception as problem:
             return wire.clean(f"{type(problem).__name__}: {str(problem)[:300]}")
+
+
+class _Now:
+    """Says which test runs, in memory that `pylair test` shares: it is asked when the test has ended this process."""
+
+    _BYTES = 4096
+
+    def __init__(self, memory: Any) -> None:
+        self._memory = memory
+
+    @classmethod
+    def of(cls, named: str, config: Any) -> _Now | None:
+        if not named.isdigit():
+            return None
+        import mmap
+
+        fd = int(named)
+        try:
+            memory = mmap.mmap(fd, cls._BYTES)
+            real.close(fd)
+        except (OSError, ValueError):
+            return None
+        # With xdist the tests run elsewhere.
+        return None if getattr(config.option, "dist", "no") != "no" else cls(memory)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        name = nodeid.encode("utf-8", "replace")[: self._BYTES - 1] + b"\0"
+        self._memory[: len(name)] = name
 
 
 class _Dating(Reporter):

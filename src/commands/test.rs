@@ -1,17 +1,32 @@
 //! `pylair test`: pytest with the plugin. Its output, colours and exit code are pytest's own, and so are the signals that are sent to us: we only
 //! wait, to tell what failed where pytest could not, because a test ended its process.
 
-use std::process::{Child, Command, ExitStatus};
+use std::{
+    io,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::process::ExitStatusExt,
+    },
+    process::{Child, Command, ExitStatus},
+    time::Instant,
+};
 
-use rustix::process::{Pid, Signal, WaitIdOptions};
-use serde_json::Value;
+use jiff::Timestamp;
+use rustix::{
+    fs::MemfdFlags,
+    process::{Pid, Signal, WaitIdOptions},
+};
+use serde_json::{Value, json};
 
 use super::{Exit, Failure, Surroundings, client::Client, complain};
 use crate::{
     cli::failures::TestArgs,
     config::Flags,
     plain::{one_line, shown},
-    probe::directory::{Directory, PYTEST_SCRIPT},
+    probe::{
+        directory::{Directory, PYTEST_SCRIPT},
+        exit::describe_exit,
+    },
     python::Interpreters,
 };
 
@@ -42,6 +57,11 @@ pub fn test(args: &TestArgs, surroundings: &Surroundings) -> Result<Exit, Failur
     if let Some(home) = surroundings.env.get("PYLAIR_HOME") {
         command.env("PYLAIR_HOME", home);
     }
+    // What cannot be shared is not told.
+    let now = Now::new().ok();
+    if let Some(now) = &now {
+        command.env("PYLAIR_TEST_NOW", now.0.as_raw_fd().to_string());
+    }
     super::wrap::keep_signal_mask(&mut command);
     end_with_us(&mut command);
     let signals = block();
@@ -49,10 +69,33 @@ pub fn test(args: &TestArgs, surroundings: &Surroundings) -> Result<Exit, Failur
         let named = shown(&python.to_string_lossy());
         Failure::new(format!("cannot run `{named}`: {error}"), "name another Python with --python")
     })?;
+    let began = Instant::now();
     let status = wait(child, &signals)?;
     // Nothing that goes wrong here may change how the run ended.
-    let _told = tell_of_a_run_that_did_not_end(&run, surroundings);
+    let running = now.and_then(|now| now.test());
+    let _told = end_a_run_that_did_not(&run, status, running, began.elapsed().as_secs_f64(), surroundings);
     end_like(status)
+}
+
+/// Memory in which the plugin says which test runs, ended by a NUL.
+struct Now(OwnedFd);
+
+impl Now {
+    const BYTES: usize = 4096;
+
+    fn new() -> io::Result<Self> {
+        // Not closed by an exec: it is for the only program that is started here.
+        let shared = rustix::fs::memfd_create(c"pylair-test", MemfdFlags::empty())?;
+        rustix::fs::ftruncate(&shared, Self::BYTES as u64)?;
+        Ok(Self(shared))
+    }
+
+    fn test(&self) -> Option<String> {
+        let mut bytes = [0; Self::BYTES];
+        let count = rustix::io::pread(&self.0, &mut bytes, 0).ok()?;
+        let name = bytes[..count].split(|byte| *byte == 0).next()?;
+        (!name.is_empty()).then(|| String::from_utf8_lossy(name).into_owned())
+    }
 }
 
 /// Whoever kills us means pytest.
@@ -103,13 +146,46 @@ fn wait(mut child: Child, signals: &libc::sigset_t) -> Result<ExitStatus, Failur
     }
 }
 
-/// The closing lines of a run whose process ended in the middle of it.
-fn tell_of_a_run_that_did_not_end(run: &str, surroundings: &Surroundings) -> Result<(), Failure> {
+/// Ends a run whose process ended in the middle of it, and says its closing lines.
+fn end_a_run_that_did_not(
+    run: &str,
+    status: ExitStatus,
+    running: Option<String>,
+    seconds: f64,
+    surroundings: &Surroundings,
+) -> Result<(), Failure> {
+    // The plugin has given up on the daemon, and has told what there is to tell.
+    if surroundings.places.spool().join(format!("{run}.jsonl")).exists() {
+        return Ok(());
+    }
     let Some(mut client) = Client::connect(surroundings)? else { return Ok(()) };
     let told: Value = client.get(&format!("/api/runs/{run}"))?;
     if !told["ended"].is_null() {
         return Ok(());
     }
+    let how = match describe_exit(status.into_raw()) {
+        (_, Some(signal)) => format!("by {signal}"),
+        (code, None) => format!("with exit code {}", code.unwrap_or_default()),
+    };
+    let at = Timestamp::now();
+    let path = format!("/api/runs/{run}/records");
+    let mut records = Vec::new();
+    // Some signals come from whoever wants the run to end.
+    let by_somebody = status.signal().is_some_and(|signal| PASSED_ON.contains(&signal));
+    if let Some(nodeid) = running.filter(|_| !by_somebody) {
+        let message = format!("the process of pytest was ended {how} while this test ran");
+        records.push(json!({
+            "ev": "test", "run": run, "nodeid": nodeid, "outcome": "failed", "phase": "call", "at": at,
+            "file": nodeid.split("::").next(), "failure": {"exception": {"type": "Died", "message": message}},
+        }));
+    }
+    records.push(json!({
+        "ev": "end", "run": run, "at": at, "exit_code": status.code().or(status.signal().map(|signal| 128 + signal)),
+        "seconds": seconds, "note": format!("pytest was ended {how} in the middle of a test"),
+    }));
+    let lines: Vec<String> = records.iter().map(Value::to_string).collect();
+    let _taken: Value = client.post_bytes(&path, lines.join("\n").into())?;
+    let told: Value = client.get(&format!("/api/runs/{run}"))?;
     let failures = told["failures"].as_array().cloned().unwrap_or_default();
     let mut lines = vec![String::new()];
     for failure in failures.iter().take(MAX_LINES) {
@@ -130,13 +206,12 @@ fn tell_of_a_run_that_did_not_end(run: &str, surroundings: &Surroundings) -> Res
             failures.len()
         ));
     }
-    lines.push("pylair: pytest was ended before it had told what came of the tests".to_owned());
+    lines.push(format!("pylair: pytest was ended {how} before it had told what came of the tests"));
     super::say(&lines.join("\n"))
 }
 
 /// Ends as pytest ended, by its signal too.
 fn end_like(status: ExitStatus) -> ! {
-    use std::os::unix::process::ExitStatusExt;
     if let Some(signal) = status.signal() {
         // SAFETY: nothing but system calls on values of our own. No core of ours is wanted, whatever became of pytest's.
         unsafe {

@@ -508,7 +508,11 @@ async fn judge_some(tx: &mut Tx, tests: &[i64]) -> sqlx::Result<()> {
     for mut row in tx.fetch(sql, bound()).await? {
         let (test, at, outcome) = (row.int(), row.int(), by_word(&row.text(), Outcome::Skipped));
         let (failure, run) = (row.maybe_int(), row.text());
-        let code = Tested { code: row.maybe_text(), committed: row.maybe_int(), python: row.maybe_text().map(minor) };
+        let code = Tested {
+            code: row.maybe_text(),
+            committed: row.maybe_int(),
+            python: row.maybe_text().as_deref().map(minor),
+        };
         if row.int() == HISTORY {
             begins.insert(test, at);
         }
@@ -553,8 +557,8 @@ async fn judge_some(tx: &mut Tx, tests: &[i64]) -> sqlx::Result<()> {
 }
 
 /// `3.13` of `3.13.1`.
-fn minor(version: String) -> String {
-    version.match_indices('.').nth(1).map_or_else(|| version.clone(), |(end, _)| version[..end].to_owned())
+fn minor(version: &str) -> String {
+    version.match_indices('.').nth(1).map_or(version, |(end, _)| &version[..end]).to_owned()
 }
 
 /// What people recorded and said of failures, and what became of these so far.
