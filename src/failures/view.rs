@@ -125,6 +125,8 @@ pub struct TestOutcome {
     pub code: Option<String>,
     pub commit: Option<String>,
     pub dirty: bool,
+    /// The version it ran on.
+    pub python: Option<String>,
     /// The failure's id, when it failed.
     pub failure: Option<String>,
 }

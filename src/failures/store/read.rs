@@ -267,7 +267,7 @@ impl Store {
 
     async fn outcomes_of(&self, condition: &str, bound: Vec<Value>, limit: i64) -> Result<Vec<TestOutcome>, Error> {
         let sql = format!(
-            "SELECT r.run, o.at, o.outcome, o.phase, o.attempt, o.seconds, r.code, r.commit_id, r.dirty, f.name FROM outcomes o \
+            "SELECT r.run, o.at, o.outcome, o.phase, o.attempt, o.seconds, r.code, r.commit_id, r.dirty, r.python, f.name FROM outcomes o \
              JOIN runs r ON r.id = o.run_id LEFT JOIN failures f ON f.id = o.failure_id WHERE {condition} ORDER BY o.at DESC LIMIT {limit}"
         );
         let rows = self.db.fetch(sql, bound).await.map_err(self.reading())?;
@@ -283,6 +283,7 @@ impl Store {
                 code: row.maybe_text(),
                 commit: row.maybe_text(),
                 dirty: row.int() != 0,
+                python: row.maybe_text(),
                 failure: row.maybe_text(),
             })
             .collect())
@@ -315,8 +316,11 @@ impl Store {
         let mut row = row.ok_or_else(|| Error::Unknown { what: "failure", id: id.to_owned() })?;
         let (failure, test, last) = (row.int(), row.int(), row.int());
         let columns = "SELECT r.run, o.at, r.code, r.commit_id, r.branch, r.dirty, r.changed FROM outcomes o JOIN runs r ON r.id = o.run_id";
-        let sql =
-            format!("{columns} WHERE o.test_id = $1 AND o.outcome = 'passed' AND o.at < $2 ORDER BY o.at DESC LIMIT 1");
+        // A test of which a part failed did not pass.
+        let sql = format!(
+            "{columns} WHERE o.test_id = $1 AND o.outcome = 'passed' AND o.at < $2 AND NOT EXISTS (SELECT 1 FROM outcomes x \
+             WHERE x.run_id = o.run_id AND x.test_id = o.test_id AND x.outcome IN ('failed', 'error')) ORDER BY o.at DESC LIMIT 1"
+        );
         let good = self.db.fetch_one(sql, values![test, last]).await.map_err(self.reading())?;
         let last_good = good.map(onset_run);
         let since = last_good.as_ref().map_or(i64::MIN, |run| run.at.as_microsecond());
