@@ -1,6 +1,9 @@
 //! What happened before the failure: files and lines that changed, and tests that pass and fail on the same code.
 
-use super::{Between, Confidence, Fact, Hypothesis, Scene, reading::brief};
+use super::{
+    Between, Confidence, Fact, Hypothesis, Scene,
+    reading::{brief, pattern},
+};
 
 /// Changed lines that are cited where the failing line is none of them.
 const MOST_CITED: usize = 3;
@@ -97,24 +100,22 @@ pub(crate) fn flaky(scene: &Scene) -> Option<Hypothesis> {
     let mut sources = Vec::new();
     for at in scene.frames().filter(|at| at.frame.in_app) {
         for (word, meaning) in [
-            ("sleep(", "waiting for a fixed time"),
-            ("random", "random values"),
-            ("now()", "the clock"),
-            ("today()", "the clock"),
-            ("time()", "the clock"),
-            ("uuid4(", "random ids"),
-            ("Thread", "threads"),
-            ("gather(", "tasks that run together"),
-            ("set(", "the order of a set"),
-            ("listdir(", "the order of a directory"),
-            ("port", "a port that may be taken"),
+            (pattern!(r"\bsleep\("), "waiting for a fixed time"),
+            (pattern!(r"\brandom\b"), "random values"),
+            (pattern!(r"\b(?:now|today|time)\(\)"), "the clock"),
+            (pattern!(r"\buuid4\("), "random ids"),
+            (pattern!(r"\bThread(?:PoolExecutor)?\("), "threads"),
+            (pattern!(r"\bgather\("), "tasks that run together"),
+            (pattern!(r"\b(?:frozen)?set\("), "the order of a set"),
+            (pattern!(r"\blistdir\("), "the order of a directory"),
+            (pattern!(r"(?:\b|_)port\b"), "a port that may be taken"),
         ] {
             let line = at
                 .frame
                 .source
                 .iter()
                 .flat_map(|source| (source.first..).zip(&source.lines))
-                .find(|(_, line)| line.contains(word));
+                .find(|(_, line)| word.is_match(line.split('#').next().unwrap_or_default()));
             if let Some((number, line)) = line
                 && !sources.contains(&meaning)
                 && sources.len() < 3
