@@ -1,9 +1,12 @@
 //! What happened before the failure: files and lines that changed, and tests that pass and fail on the same code.
 
+use std::collections::BTreeMap;
+
 use super::{
-    Between, Confidence, Fact, Hypothesis, Scene,
+    Between, Confidence, Fact, Hypothesis, Scene, Tries,
     reading::{brief, pattern},
 };
+use crate::failures::{record::Outcome, view::TestOutcome};
 
 /// Changed lines that are cited where the failing line is none of them.
 const MOST_CITED: usize = 3;
@@ -90,6 +93,37 @@ fn changed_lines(scene: &Scene, file: &str, between: &Between) -> Vec<Fact> {
 
 fn short(commit: &str) -> &str {
     commit.get(..10).unwrap_or(commit)
+}
+
+impl Tries {
+    /// In how many runs on this code the test passed and failed.
+    pub fn on(code: &str, history: &[TestOutcome]) -> Self {
+        let mut tries = Self::default();
+        for failed in runs(history.iter().filter(|past| past.code.as_deref() == Some(code))).into_values() {
+            *(if failed { &mut tries.failed } else { &mut tries.passed }) += 1;
+        }
+        tries
+    }
+}
+
+/// Whether any part of the test failed in this run.
+pub fn failed_in(run: &str, history: &[TestOutcome]) -> bool {
+    runs(history.iter()).get(run).copied().unwrap_or(false)
+}
+
+/// The runs that the test passed or failed in, and whether it failed: one subtest, phase or attempt that did is enough, whatever the
+/// others did.
+fn runs<'a>(history: impl Iterator<Item = &'a TestOutcome>) -> BTreeMap<&'a str, bool> {
+    let mut runs = BTreeMap::new();
+    for past in history {
+        let failed = match past.outcome {
+            Outcome::Passed => false,
+            Outcome::Failed | Outcome::Error | Outcome::Rerun => true,
+            _ => continue,
+        };
+        *runs.entry(past.run.as_str()).or_insert(false) |= failed;
+    }
+    runs
 }
 
 /// Passing and failing on one code, with what in the frames could be the reason.

@@ -3,6 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::failures::{
+    record::{Outcome, Phase},
+    view::TestOutcome,
+};
 
 pub(crate) const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/failures");
 
@@ -315,7 +319,7 @@ fn changes_and_flakiness_are_named_with_their_reason() {
     ));
 }
 
-/// A test that failed at a line of these, which is the second if nothing else is said.
+/// A test that failed at the second of these lines.
 fn failed(kind: &str, message: &str, lines: &[&str]) -> Evidence {
     serde_json::from_value(serde_json::json!({
         "exception": {"type": kind, "message": message},
@@ -420,6 +424,35 @@ fn names_of_one_letter_are_not_alike() {
     assert_eq!(found[0].confidence, Confidence::Medium);
     let step = crate::failures::next_step::next_step(&evidence, &around);
     assert!(step.is_none_or(|step| step.diff.is_none()));
+}
+
+#[test]
+fn a_run_in_which_a_part_of_a_test_failed_is_no_passing_one() {
+    let outcome = |run: &str, outcome: Outcome| TestOutcome {
+        run: run.into(),
+        at: jiff::Timestamp::UNIX_EPOCH,
+        outcome,
+        phase: Phase::Call,
+        attempt: 1,
+        seconds: 0.0,
+        code: Some("c0de".into()),
+        commit: None,
+        dirty: false,
+        failure: None,
+    };
+    let history = [
+        outcome("subtests", Outcome::Passed),
+        outcome("subtests", Outcome::Failed),
+        outcome("subtests", Outcome::Passed),
+        outcome("again", Outcome::Rerun),
+        outcome("again", Outcome::Passed),
+        outcome("good", Outcome::Passed),
+        outcome("left out", Outcome::Skipped),
+    ];
+    assert_eq!(Tries::on("c0de", &history), Tries { passed: 1, failed: 2 });
+    assert_eq!(Tries::on("other", &history), Tries::default());
+    assert!(failed_in("subtests", &history) && failed_in("again", &history));
+    assert!(!failed_in("good", &history) && !failed_in("unknown", &history));
 }
 
 #[test]
