@@ -14,7 +14,7 @@ use super::{
     hypotheses::{self, Around, Between, Hypothesis, Tries},
     next_step::{self, NextStep},
     prompt::{self, Prompt, Style, Told, ToldGroup},
-    record::{Evidence, Outcome, Status},
+    record::{Evidence, Status},
     rules::{self, Investigation, Progress, Rule, UnknownRule},
     store::{Light, time},
     view::{Failure, Filter, Onset, Summary},
@@ -304,7 +304,11 @@ impl Failures {
 
     async fn known(&self, id: &str, reading: Reading) -> Result<Known, Refused> {
         let failure = self.named(id).await?;
-        let onset = self.onset(&failure.summary.id).await?;
+        let mut onset = self.onset(&failure.summary.id).await?;
+        if onset.last_good.as_ref().is_some_and(|good| hypotheses::failed_in(&good.run, &failure.history)) {
+            // What passed there was a part of the test: nothing is known of when it began.
+            onset = Onset::default();
+        }
         let evidence = failure.seen.iter().find_map(|seen| seen.evidence.clone()).unwrap_or_default();
         let run = match self.run(&failure.summary.last_run).await {
             Ok(run) => Some(run),
@@ -445,12 +449,7 @@ fn row(summary: &Summary) -> Row<'_> {
 /// How the test did on the code it failed on last.
 fn tries(failure: &Failure) -> Option<Tries> {
     let code = failure.seen.first()?.code.as_deref()?;
-    let of = |outcomes: &[Outcome]| {
-        let same = failure.history.iter().filter(|past| past.code.as_deref() == Some(code));
-        u32::try_from(same.filter(|past| outcomes.contains(&past.outcome)).count()).unwrap_or(u32::MAX)
-    };
-    let tries = Tries { passed: of(&[Outcome::Passed]), failed: of(&[Outcome::Failed, Outcome::Error]) };
-    (tries.passed > 0).then_some(tries)
+    Some(Tries::on(code, &failure.history)).filter(|tries| tries.passed > 0)
 }
 
 /// The commits around the beginning of a failure, with the files that differ as far as git here knows, and the lines that do in files of

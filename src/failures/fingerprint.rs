@@ -1,13 +1,16 @@
 //! What tells one way of failing from another: exception types along the chain, functions of the project's own code that the trace
 //! passed through, and the message with placeholders. No line numbers, so that code may move. Called by `ingest`; `grouping` reads the traits.
 
+mod calls;
+
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+use self::calls::calls;
 use super::{
     pattern::{Quoted, parameterise},
-    record::{Evidence, Exception, Frame, Linked, Local},
+    record::{Evidence, Exception, Frame, Linked},
 };
 use crate::hash;
 
@@ -343,144 +346,6 @@ fn closing(text: &str) -> usize {
     text.len()
 }
 
-/// Names whose results a line of source is about: of nested calls the outermost, which is not one that every test calls. What is called
-/// on a variable of the test is left out: everything a test does may go through one client or runner.
-fn calls(line: &str, locals: &[Local]) -> Vec<String> {
-    let code = line.split('#').next().unwrap_or_default();
-    let mut found = Vec::new();
-    // Of each open bracket, whether it is of a call that counts or inside of one.
-    let mut open: Vec<bool> = Vec::new();
-    let mut quote = None;
-    for (at, c) in code.char_indices() {
-        match (c, quote) {
-            (c, Some(mark)) if c == mark => quote = None,
-            ('\'' | '"', None) => quote = Some(c),
-            ('(', None) => {
-                let start = code[..at]
-                    .rfind(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | '.')))
-                    .map_or(0, |start| start + code[start..].chars().next().map_or(1, char::len_utf8));
-                let (chain, before) = (&code[start..at], code[..start].trim_end());
-                let name = chain.rsplit('.').next().unwrap_or_default();
-                let owner = chain.split_once('.').map(|(owner, _)| owner);
-                let is_definition = before.ends_with("def") || before.ends_with("class");
-                let is_own = owner.is_some_and(|owner| {
-                    owner.is_empty() || owner == "self" || locals.iter().any(|local| local.name == owner)
-                });
-                let counts = name.len() > 1
-                    && !is_definition
-                    && !is_own
-                    && !name.starts_with(|c: char| c.is_ascii_digit())
-                    && !is_common(name);
-                let inside = open.last().copied().unwrap_or(false);
-                if counts && !inside {
-                    found.push(name.to_owned());
-                }
-                open.push(inside || counts);
-            }
-            (')', None) => {
-                open.pop();
-            }
-            _ => {}
-        }
-    }
-    found
-}
-
-/// Whether a called name says nothing about what is tested.
-fn is_common(name: &str) -> bool {
-    const COMMON: &[&str] = &[
-        "abs",
-        "all",
-        "any",
-        "append",
-        "assert",
-        "bool",
-        "bytes",
-        "chain",
-        "chr",
-        "count",
-        "dict",
-        "dir",
-        "enumerate",
-        "extend",
-        "filter",
-        "fixture",
-        "float",
-        "format",
-        "frozenset",
-        "getattr",
-        "hasattr",
-        "hash",
-        "id",
-        "int",
-        "invoke",
-        "isinstance",
-        "items",
-        "iter",
-        "join",
-        "keys",
-        "len",
-        "list",
-        "map",
-        "mark",
-        "max",
-        "min",
-        "next",
-        "not",
-        "and",
-        "or",
-        "if",
-        "in",
-        "for",
-        "while",
-        "return",
-        "yield",
-        "print",
-        "object",
-        "open",
-        "ord",
-        "param",
-        "parametrize",
-        "patch",
-        "pow",
-        "product",
-        "raises",
-        "range",
-        "repeat",
-        "replace",
-        "repr",
-        "reversed",
-        "round",
-        "set",
-        "setattr",
-        "skip",
-        "slice",
-        "sorted",
-        "split",
-        "startswith",
-        "str",
-        "strip",
-        "subTest",
-        "sum",
-        "super",
-        "tuple",
-        "type",
-        "values",
-        "warns",
-        "zip",
-        "fail",
-        "main",
-        "self",
-        "lambda",
-        "with",
-        "except",
-        "elif",
-        "del",
-        "islice",
-    ];
-    name.starts_with("assert") || COMMON.contains(&name)
-}
-
 fn push(words: &mut Vec<String>, word: String, most: usize) {
     if words.len() < most && !words.contains(&word) {
         words.push(word);
@@ -608,17 +473,6 @@ mod tests {
         check("<Result ValueError(f(1), 2)>.exit_code == <Result SystemExit(1)>", &["ValueError: f(<n>), <n>"]);
         check("ValueError('cut it", &["ValueError: cut it"]);
         check("KeyError('x')", &[]);
-    }
-
-    #[test]
-    fn what_a_line_is_about() {
-        let local = Local { name: "client".into(), ..Local::default() };
-        let check =
-            |line: &str, expect: &[&str]| assert_eq!(calls(line, std::slice::from_ref(&local)), expect, "{line}");
-        check("assert price(order(1)) == tax(order(2))", &["price", "tax"]);
-        check("self.assertEqual(list(mi.chunked(range(3), 2)), [])", &["chunked"]);
-        check("assert client.get('/a').json() == make('f(x)')", &["make"]);
-        check("def test_it(a): # f(x)", &[]);
     }
 
     #[test]

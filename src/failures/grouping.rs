@@ -225,7 +225,7 @@ fn shared_by<'a>(member: &'a Member, meetings: &Meetings<'_>) -> BTreeSet<Shared
     }
     if traits.path.is_empty() {
         // The trace does not reach tested code, which gave a wrong value instead of raising.
-        shared.extend(traits.calls.iter().map(|name| Shared::Called(name)));
+        shared.extend(traits.calls.iter().filter(|name| !is_misfit(traits, name)).map(|name| Shared::Called(name)));
     }
     if let Some(past) = &member.past {
         shared.extend(member.topics.iter().map(|word| Shared::Topic(word, past)));
@@ -237,6 +237,12 @@ fn shared_by<'a>(member: &'a Member, meetings: &Meetings<'_>) -> BTreeSet<Shared
     }
     shared.extend(member.seen_in.map(Shared::Before));
     shared
+}
+
+/// Whether a test called a function wrongly: then it does not show what the function gives.
+fn is_misfit(traits: &Traits, name: &str) -> bool {
+    let called = traits.symbols.iter().filter_map(|symbol| symbol.strip_prefix("call "));
+    called.map(|called| called.rsplit('.').next().unwrap_or(called)).any(|called| called == name)
 }
 
 /// What most of them share, and of that what tells most; then what more of the others do.
@@ -409,6 +415,16 @@ mod tests {
             [compared("1", "chunked", "A"), compared("2", "chunked list", "B"), compared("3", "windowed", "C")];
         let clusters = check(&members, &[&[0, 1], &[2]]);
         assert_eq!(clusters[0].reason, "both check what `chunked` gives");
+    }
+
+    #[test]
+    fn a_wrong_call_says_nothing_of_what_the_function_gives() {
+        let mut members = [compared("1", "divide", "A"), compared("2", "divide", "B"), compared("3", "divide", "C")];
+        for member in &mut members[..2] {
+            member.traits.symbols = vec!["call divide".into()];
+        }
+        let clusters = check(&members, &[&[0, 1], &[2]]);
+        assert_eq!(clusters[0].reason, "both are about the same call divide");
     }
 
     /// As they are in a large suite, when all of them broke at once.

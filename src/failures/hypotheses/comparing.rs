@@ -1,5 +1,7 @@
 //! Assertions: the two sides as pytest shows them, what differs between them, and which names they are.
 
+use std::fmt::Write as _;
+
 use super::{
     Confidence, Hypothesis, Scene,
     reading::{At, balanced, brief, expressions, pattern, split_arguments, split_top},
@@ -46,13 +48,16 @@ fn compared<'a>(scene: &Scene<'a>) -> Option<Compared<'a>> {
     let at = scene.own()?;
     // A message of the test's own stands before what pytest adds.
     let line = scene.exception.message.lines().find_map(|line| line.trim_start().strip_prefix("assert "))?;
-    let (operator, left, right) = sides(line)?;
-    let statement = at.statement();
-    let written = statement.strip_prefix("assert ").and_then(|statement| {
-        let condition = split_top(statement, ",").map_or_else(|| statement.to_owned(), |(condition, _)| condition);
-        split_top(&condition, operator).map(|(left, right)| (left.trim().to_owned(), right.trim().to_owned()))
-    });
-    let (written_left, written_right) = written.map_or((None, None), |(left, right)| (Some(left), Some(right)));
+    let (operator, left, right, written_left, written_right) = if let Some(condition) = condition(&at.statement()) {
+        let (operator, written_left, written_right) = sides(&condition)?;
+        // The values of what is compared can have the operator in them: then it is not known which of them it is.
+        let (left, right) = split_values(line, operator)?;
+        (operator, left, right, Some(written_left), Some(written_right))
+    } else {
+        let (operator, ..) = sides(&without_reprs(line))?;
+        let (left, right) = split_values(line, operator)?;
+        (operator, left, right, None, None)
+    };
     Some(Compared {
         at,
         operator,
@@ -61,8 +66,39 @@ fn compared<'a>(scene: &Scene<'a>) -> Option<Compared<'a>> {
     })
 }
 
-/// The first operator outside of brackets, and what is left and right of it.
+/// What a line asserts, without the message.
+fn condition(statement: &str) -> Option<String> {
+    let asserted = pattern!(r"^(?:def\s[^:]*:\s*)?assert\s+(.+)$").captures(statement)?.get(1)?.as_str();
+    Some(split_top(asserted, ",").map_or_else(|| asserted.to_owned(), |(condition, _)| condition))
+}
+
+/// `<shop.Cart object at 0x7f12>` is no comparison: reprs, with something else of the same length in their place.
+fn without_reprs(line: &str) -> String {
+    let mut text = line.to_owned();
+    // The inner ones first.
+    while let Some(found) = pattern!(r"<[A-Za-z_][^<>]*>").find(&text) {
+        text.replace_range(found.range(), &"_".repeat(found.len()));
+    }
+    text
+}
+
+/// The two values that pytest shows around an operator, if there is but one such operator.
+fn split_values(line: &str, operator: &str) -> Option<(String, String)> {
+    let plain = without_reprs(line);
+    let (left, right) = split_top(&plain, operator)?;
+    let is_apart = left.ends_with(' ') && right.starts_with(' ');
+    if !is_apart || split_top(&right, operator).is_some() {
+        return None;
+    }
+    let (left, right) = (line.get(..left.len())?, line.get(line.len() - right.len()..)?);
+    Some((left.trim().to_owned(), right.trim().to_owned()))
+}
+
+/// The first operator outside of brackets, and what is left and right of it. Nothing of what is made of several conditions.
 fn sides(line: &str) -> Option<(&'static str, String, String)> {
+    if line.starts_with("not ") || ["and", "or", "if"].iter().any(|word| split_top(line, word).is_some()) {
+        return None;
+    }
     OPERATORS
         .iter()
         .filter_map(|operator| {
@@ -156,13 +192,34 @@ fn differing(scene: &Scene, left: &Side, right: &Side) -> String {
     if let Some(parts) = pattern!(r"(?m)^\s*At index (\d+) diff: (.+)$").captures(message) {
         return format!("; they differ first at index {}: {}", &parts[1], brief(&parts[2]));
     }
+    let mut found = String::new();
     if let Some(parts) = pattern!(r"Differing items:\s*\n\s*(.+)").captures(message) {
-        return format!("; differing: {}", brief(&parts[1]));
+        let _ = write!(found, "; differing: {}", brief(&parts[1]));
     }
+    // Of lists.
     if let Some(parts) =
-        pattern!(r"(Left|Right) contains (\d+ more items?|one more item)[^\n]*:?\s*\n?\s*([^\n]*)").captures(message)
+        pattern!(r"(?m)^\s*(Left|Right) contains (one more item|\d+ more items), ?(first extra item: .+)$|^\s*(Left|Right) contains one more item: (.+)$")
+            .captures(message)
     {
-        return format!("; the {} side has {}: {}", parts[1].to_lowercase(), &parts[2], brief(&parts[3]));
+        let (side, what) = match (parts.get(1), parts.get(4)) {
+            (Some(side), _) => (side, format!("{}, {}", &parts[2], brief(&parts[3]))),
+            (None, Some(side)) => (side, format!("one more item: {}", brief(&parts[5]))),
+            (None, None) => return found,
+        };
+        let _ = write!(found, "; the {} side has {what}", side.as_str().to_lowercase());
+    }
+    // Of dicts and sets.
+    for parts in pattern!(
+        r"(?m)^\s*(?:(Left|Right) contains \d+ more items?|Extra items in the (left|right) set):\s*\n\s*(\S.*)$"
+    )
+    .captures_iter(message)
+    .take(2)
+    {
+        let side = parts.get(1).or(parts.get(2)).map_or_else(String::new, |side| side.as_str().to_lowercase());
+        let _ = write!(found, "; only the {side} side has {}", brief(&parts[3]));
+    }
+    if !found.is_empty() {
+        return found;
     }
     let (a, b) = (left.value.trim_matches(['\'', '"']), right.value.trim_matches(['\'', '"']));
     if left.value.starts_with(['\'', '"']) && right.value.starts_with(['\'', '"']) {

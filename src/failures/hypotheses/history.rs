@@ -1,6 +1,12 @@
 //! What happened before the failure: files and lines that changed, and tests that pass and fail on the same code.
 
-use super::{Between, Confidence, Fact, Hypothesis, Scene, reading::brief};
+use std::collections::BTreeMap;
+
+use super::{
+    Between, Confidence, Fact, Hypothesis, Scene, Tries,
+    reading::{brief, pattern},
+};
+use crate::failures::{record::Outcome, view::TestOutcome};
 
 /// Changed lines that are cited where the failing line is none of them.
 const MOST_CITED: usize = 3;
@@ -89,6 +95,37 @@ fn short(commit: &str) -> &str {
     commit.get(..10).unwrap_or(commit)
 }
 
+impl Tries {
+    /// In how many runs on this code the test passed and failed.
+    pub fn on(code: &str, history: &[TestOutcome]) -> Self {
+        let mut tries = Self::default();
+        for failed in runs(history.iter().filter(|past| past.code.as_deref() == Some(code))).into_values() {
+            *(if failed { &mut tries.failed } else { &mut tries.passed }) += 1;
+        }
+        tries
+    }
+}
+
+/// Whether any part of the test failed in this run.
+pub fn failed_in(run: &str, history: &[TestOutcome]) -> bool {
+    runs(history.iter()).get(run).copied().unwrap_or(false)
+}
+
+/// The runs that the test passed or failed in, and whether it failed: one subtest, phase or attempt that did is enough, whatever the
+/// others did.
+fn runs<'a>(history: impl Iterator<Item = &'a TestOutcome>) -> BTreeMap<&'a str, bool> {
+    let mut runs = BTreeMap::new();
+    for past in history {
+        let failed = match past.outcome {
+            Outcome::Passed => false,
+            Outcome::Failed | Outcome::Error | Outcome::Rerun => true,
+            _ => continue,
+        };
+        *runs.entry(past.run.as_str()).or_insert(false) |= failed;
+    }
+    runs
+}
+
 /// Passing and failing on one code, with what in the frames could be the reason.
 pub(crate) fn flaky(scene: &Scene) -> Option<Hypothesis> {
     let tries = scene.around.tries.filter(|tries| tries.passed > 0 && tries.failed > 0)?;
@@ -97,24 +134,22 @@ pub(crate) fn flaky(scene: &Scene) -> Option<Hypothesis> {
     let mut sources = Vec::new();
     for at in scene.frames().filter(|at| at.frame.in_app) {
         for (word, meaning) in [
-            ("sleep(", "waiting for a fixed time"),
-            ("random", "random values"),
-            ("now()", "the clock"),
-            ("today()", "the clock"),
-            ("time()", "the clock"),
-            ("uuid4(", "random ids"),
-            ("Thread", "threads"),
-            ("gather(", "tasks that run together"),
-            ("set(", "the order of a set"),
-            ("listdir(", "the order of a directory"),
-            ("port", "a port that may be taken"),
+            (pattern!(r"\bsleep\("), "waiting for a fixed time"),
+            (pattern!(r"\brandom\b"), "random values"),
+            (pattern!(r"\b(?:now|today|time)\(\)"), "the clock"),
+            (pattern!(r"\buuid4\("), "random ids"),
+            (pattern!(r"\bThread(?:PoolExecutor)?\("), "threads"),
+            (pattern!(r"\bgather\("), "tasks that run together"),
+            (pattern!(r"\b(?:frozen)?set\("), "the order of a set"),
+            (pattern!(r"\blistdir\("), "the order of a directory"),
+            (pattern!(r"(?:\b|_)port\b"), "a port that may be taken"),
         ] {
             let line = at
                 .frame
                 .source
                 .iter()
                 .flat_map(|source| (source.first..).zip(&source.lines))
-                .find(|(_, line)| line.contains(word));
+                .find(|(_, line)| word.is_match(line.split('#').next().unwrap_or_default()));
             if let Some((number, line)) = line
                 && !sources.contains(&meaning)
                 && sources.len() < 3

@@ -19,6 +19,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::record::{Evidence, Relation};
+pub(crate) use history::failed_in;
 pub(crate) use reading::{At, Scene};
 
 /// More of them than anybody tries out.
@@ -115,7 +116,7 @@ pub struct Between {
     pub lines: Vec<(String, u32)>,
 }
 
-/// How often the test passed and failed on one and the same code.
+/// In how many runs the test passed and failed on one and the same code.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Tries {
     pub passed: u32,

@@ -3,7 +3,7 @@
 use super::{
     At, Confidence, Fact, Hypothesis, Scene,
     names::module_names,
-    reading::{brief, pattern, similar, unquote},
+    reading::{brief, depth, indent, pattern, similar, split_top, unquote},
 };
 
 pub(crate) fn hypotheses(scene: &Scene) -> Vec<Hypothesis> {
@@ -279,19 +279,57 @@ fn mock(scene: &Scene) -> Option<Hypothesis> {
     Some(Hypothesis { text, confidence, because: "the lookup of the patched path is what failed".to_owned(), evidence })
 }
 
+/// What ran while an exception was waited for.
+enum Waited {
+    Here(String),
+    Below(u32, String),
+    Unknown,
+}
+
+fn waited_for(at: At) -> Waited {
+    let statement = at.statement();
+    let is_with = statement.starts_with("with ") || statement.starts_with("async with ");
+    if !is_with {
+        // A call that is passed what to call, or the end of the block, where older Pythons are when it is left.
+        return if statement.is_empty() { Waited::Unknown } else { Waited::Here(statement) };
+    }
+    let Some((_, behind)) = split_top(&statement, ":") else { return Waited::Unknown };
+    let behind = behind.trim();
+    if !behind.is_empty() && !behind.starts_with('#') {
+        return Waited::Here(behind.to_owned());
+    }
+    let Some(source) = &at.frame.source else { return Waited::Unknown };
+    let begin = at.frame.line.saturating_sub(source.first) as usize;
+    let Some(head) = source.lines.get(begin).map(|line| indent(line)) else { return Waited::Unknown };
+    let mut open = String::new();
+    let mut below = (source.first..).zip(&source.lines).skip(begin).skip_while(|(_, line)| {
+        let is_head = open.is_empty() || depth(&open) > 0;
+        open.push_str(line);
+        open.push(' ');
+        is_head
+    });
+    let first = below.find(|(_, line)| !line.trim().is_empty() && !line.trim().starts_with('#'));
+    match first {
+        Some((number, line)) if indent(line) > head => Waited::Below(number, line.trim().to_owned()),
+        _ => Waited::Unknown,
+    }
+}
+
 fn raises(scene: &Scene) -> Option<Hypothesis> {
     let message = &scene.exception.message;
     let at = scene.own()?;
-    let body = at.frame.source.as_ref().and_then(|source| {
-        let next = (at.frame.line + 1).checked_sub(source.first)? as usize;
-        source.lines.get(next).map(|line| line.trim().to_owned())
-    });
     if let Some(parts) = pattern!(r"DID NOT RAISE (?:any of )?(?:<class ')?([\w.(), ]+)").captures(message) {
         let mut evidence = vec![at.fact(format!("`{}`", brief(&at.statement())))];
-        evidence.extend(body.iter().map(|body| at.fact_at(at.frame.line + 1, format!("`{}`", brief(body)))));
-        let body = body.map_or_else(|| "the block".to_owned(), |body| format!("`{}`", brief(&body)));
+        let ran = match waited_for(at) {
+            Waited::Here(ran) => format!("`{}` at {}", brief(&ran), at.place()),
+            Waited::Below(line, ran) => {
+                evidence.push(at.fact_at(line, format!("`{}`", brief(&ran))));
+                format!("`{}` below {}", brief(&ran), at.place())
+            }
+            Waited::Unknown => format!("the block below {}", at.place()),
+        };
         return Some(Hypothesis {
-            text: format!("{body} below {} ran to its end without {}", at.place(), &parts[1]),
+            text: format!("{ran} ran to its end without {}", &parts[1]),
             confidence: Confidence::High,
             because: "pytest waited for the exception and none came".to_owned(),
             evidence,

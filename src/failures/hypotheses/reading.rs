@@ -15,6 +15,8 @@ use crate::{
 /// How far up a file is looked for the beginning of a function.
 const MAX_FUNCTION_LINES: usize = 400;
 const MAX_VALUE_CHARS: usize = 160;
+/// Names that are shorter are a letter apart from any other.
+const LEAST_ALIKE: usize = 4;
 
 /// A regular expression that is compiled once.
 macro_rules! pattern {
@@ -424,7 +426,7 @@ pub(crate) fn balanced(text: &str) -> Option<usize> {
     None
 }
 
-fn depth(text: &str) -> i32 {
+pub(crate) fn depth(text: &str) -> i32 {
     tokens(text).iter().fold(0, |level, token| match token.kind {
         Kind::Open => level + 1,
         Kind::Close => level - 1,
@@ -619,14 +621,16 @@ pub(crate) fn names_of_module(text: &str) -> Vec<String> {
 
 /// The names nearest to one that is not there, the best first.
 pub(crate) fn similar<'n>(wanted: &str, names: impl IntoIterator<Item = &'n str>) -> Vec<&'n str> {
-    let most = (wanted.chars().count() / 3).clamp(1, 3);
+    let length = wanted.chars().count();
+    let most = (length / 3).clamp(1, 3);
     let mut near: Vec<(usize, &str)> = names
         .into_iter()
         .filter(|name| *name != wanted && name.len() < 200)
         .filter_map(|name| {
             let folded = strsim::damerau_levenshtein(&wanted.to_lowercase(), &name.to_lowercase());
-            let same_words = words(wanted) == words(name);
-            (folded <= most || same_words).then_some((if same_words { 0 } else { folded }, name))
+            let same_words = length > 1 && words(wanted) == words(name);
+            let is_near = folded <= most && length.min(name.chars().count()) >= LEAST_ALIKE;
+            (is_near || same_words).then_some((if same_words { 0 } else { folded }, name))
         })
         .collect();
     near.sort_unstable();
@@ -725,5 +729,7 @@ mod tests {
         assert_eq!(similar("send_mial", ["send", "send_mail", "smtplib"]), ["send_mail"]);
         assert_eq!(similar("sendMail", ["send_mail"]), ["send_mail"]);
         assert_eq!(similar("a", ["xyz"]), [""; 0]);
+        assert_eq!(similar("c", ["b", "C"]), [""; 0]);
+        assert_eq!(similar("row", ["now", "Row", "rows"]), ["Row"]);
     }
 }

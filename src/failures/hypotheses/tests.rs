@@ -3,6 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::failures::{
+    record::{Outcome, Phase},
+    view::TestOutcome,
+};
 
 pub(crate) const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/failures");
 
@@ -313,6 +317,158 @@ fn changes_and_flakiness_are_named_with_their_reason() {
     assert!(found.iter().any(
         |found| found.text == "shop/users.py, where frame 1 of the failure is, has changes that are not committed"
     ));
+}
+
+/// A test that failed at the second of these lines.
+fn failed(kind: &str, message: &str, lines: &[&str]) -> Evidence {
+    serde_json::from_value(serde_json::json!({
+        "exception": {"type": kind, "message": message},
+        "frames": [{"file": "test_a.py", "line": 2, "function": "test_a", "module": "test_a", "in_app": true,
+            "source": {"first": 1, "lines": lines}}]
+    }))
+    .unwrap()
+}
+
+#[track_caller]
+fn first_of(evidence: &Evidence) -> String {
+    let found = hypotheses(evidence, &Around::nothing("k3n7q2", "test_a.py::test_a"));
+    found.first().map(|found| found.text.clone()).unwrap_or_default()
+}
+
+#[test]
+fn signs_in_values_are_no_operators() {
+    let check = |message: &str, statement: &str, expect: &str| {
+        let evidence = failed("AssertionError", message, &["def test_a():", &format!("    {statement}")]);
+        assert_eq!(first_of(&evidence), expect, "{message}");
+    };
+    check(
+        "assert <test_a.P object at 0x7f01> == <test_a.P object at 0x7f02>\n +  where <test_a.P object at 0x7f02> = P(1)",
+        "assert got == P(1)",
+        "at test_a.py:2 `got` = <test_a.P object at 0x7f01> was expected to equal `P(1)` = <test_a.P object at 0x7f02>",
+    );
+    check(
+        "assert <P object at 0x7f01> == <P of <Q at 0x7f02>>",
+        "",
+        "at test_a.py:2 <P object at 0x7f01> was expected to equal <P of <Q at 0x7f02>>",
+    );
+    check(
+        "assert <Price 3 < 4> < 2",
+        "assert price < 2",
+        "`price < 2` was not true at test_a.py:2 (it was <Price 3 < 4> < 2)",
+    );
+    check("assert 3 < 2", "assert a() < b()", "at test_a.py:2 `a()` = 3 is not below `b()` = 2");
+    check(
+        "assert x == y == z",
+        "assert got == expected",
+        "`got == expected` was not true at test_a.py:2 (it was x == y == z)",
+    );
+    check("assert not 1 == 1", "assert not a == 1", "`not a == 1` was not true at test_a.py:2 (it was not 1 == 1)");
+}
+
+#[test]
+fn what_only_one_side_has() {
+    let check = |message: &str, expect: &str| {
+        let text = first_of(&failed("AssertionError", message, &["def test_a():", "    assert a == b"]));
+        assert!(text.ends_with(expect), "{text}");
+    };
+    check(
+        "assert [48, 49] == [48]\n  \n  Left contains one more item: 49\n  Use -v to get more diff",
+        "; the left side has one more item: 49",
+    );
+    check(
+        "assert [1] == [1, 2, 3]\n  \n  Right contains 2 more items, first extra item: 2\n  Use -v to get more diff",
+        "; the right side has 2 more items, first extra item: 2",
+    );
+    check(
+        "assert {'a': 1, 'b': 2} == {'a': 1, 'c': 2}\n  \n  Omitting 1 identical items, use -vv to show\n  Left contains 1 more item:\n  \
+         {'b': 2}\n  Right contains 1 more item:\n  {'c': 2}\n  Use -v to get more diff",
+        "; only the left side has {'b': 2}; only the right side has {'c': 2}",
+    );
+    check(
+        "assert {1, 2} == {2}\n  \n  Extra items in the left set:\n  1\n  Use -v to get more diff",
+        "; only the left side has 1",
+    );
+}
+
+#[test]
+fn what_ran_while_an_exception_was_waited_for() {
+    let check = |lines: &[&str], expect: &str| {
+        let evidence = failed("Failed", "DID NOT RAISE <class 'ZeroDivisionError'>", lines);
+        assert_eq!(first_of(&evidence), format!("{expect} ran to its end without ZeroDivisionError"));
+    };
+    let next = ["", "def test_raises_match():"];
+    let one_line = ["def test_a():", "    with pytest.raises(ZeroDivisionError): lib.divide(1, 1)", next[0], next[1]];
+    check(&one_line, "`lib.divide(1, 1)` at test_a.py:2");
+    check(&["def test_a():", "    with pytest.raises(ZeroDivisionError):", next[1]], "the block below test_a.py:2");
+    check(
+        &["def test_a():", "    with pytest.raises(", "        ZeroDivisionError", "    ):", "        f(1)", next[1]],
+        "`f(1)` below test_a.py:2",
+    );
+    check(
+        &["def test_a():", "    pytest.raises(ZeroDivisionError, divide, 1)", next[1]],
+        "`pytest.raises(ZeroDivisionError, divide, 1)` at test_a.py:2",
+    );
+}
+
+#[test]
+fn names_of_one_letter_are_not_alike() {
+    let evidence = failed(
+        "TypeError",
+        "divide() got an unexpected keyword argument 'c'",
+        &["def test_a():", "    assert divide(1, c=2) == 1"],
+    );
+    let files = |_: &str| Some("def divide(a, b):\n    return a / b\n".to_owned());
+    let around = Around { files: &files, ..Around::nothing("k3n7q2", "test_a.py::test_a") };
+    let found = hypotheses(&evidence, &around);
+    assert!(found[0].text.starts_with("divide has no parameter `c` (any more)"), "{}", found[0].text);
+    assert_eq!(found[0].confidence, Confidence::Medium);
+    let step = crate::failures::next_step::next_step(&evidence, &around);
+    assert!(step.is_none_or(|step| step.diff.is_none()));
+}
+
+#[test]
+fn a_run_in_which_a_part_of_a_test_failed_is_no_passing_one() {
+    let outcome = |run: &str, outcome: Outcome| TestOutcome {
+        run: run.into(),
+        at: jiff::Timestamp::UNIX_EPOCH,
+        outcome,
+        phase: Phase::Call,
+        attempt: 1,
+        seconds: 0.0,
+        code: Some("c0de".into()),
+        commit: None,
+        dirty: false,
+        failure: None,
+    };
+    let history = [
+        outcome("subtests", Outcome::Passed),
+        outcome("subtests", Outcome::Failed),
+        outcome("subtests", Outcome::Passed),
+        outcome("again", Outcome::Rerun),
+        outcome("again", Outcome::Passed),
+        outcome("good", Outcome::Passed),
+        outcome("left out", Outcome::Skipped),
+    ];
+    assert_eq!(Tries::on("c0de", &history), Tries { passed: 1, failed: 2 });
+    assert_eq!(Tries::on("other", &history), Tries::default());
+    assert!(failed_in("subtests", &history) && failed_in("again", &history));
+    assert!(!failed_in("good", &history) && !failed_in("unknown", &history));
+}
+
+#[test]
+fn a_reason_to_be_flaky_is_a_whole_word() {
+    let check = |line: &str, expect: &str| {
+        let evidence = failed("Boom", "no", &["def test_a():", line]);
+        let around =
+            Around { tries: Some(Tries { passed: 1, failed: 2 }), ..Around::nothing("k3n7q2", "test_a.py::test_a") };
+        let found = hypotheses(&evidence, &around);
+        assert!(found[0].text.ends_with(expect), "{line}: {}", found[0].text);
+    };
+    let none = "or what is shared";
+    check("    import shop  # port", none);
+    check("    report(offset(3), export)", none);
+    check("    connect(server_port)", "in its frames there is a port that may be taken");
+    check("    listen(port=80)", "in its frames there is a port that may be taken");
 }
 
 #[test]
