@@ -345,6 +345,7 @@ async fn report_progress(call: &Call<'_>, job: &Job, token: rmcp::model::Progres
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     tick.tick().await;
     let mut chars = 0_u64;
+    let is_test_run = call.daemon.test_run(job).is_some();
     loop {
         tick.tick().await;
         let seconds = job.started.elapsed().as_secs_f64();
@@ -364,6 +365,9 @@ async fn report_progress(call: &Call<'_>, job: &Job, token: rmcp::model::Progres
                 let from = message.char_indices().rev().nth(MAX_PROGRESS_CHARS).map_or(0, |(at, _)| at);
                 message.drain(..from);
             }
+        }
+        if is_test_run {
+            message = super::testing::printed(message);
         }
         let message = match message.trim_end() {
             "" => format!("cell {} has been running for {seconds:.0} s, {chars} characters printed", job.cell),

@@ -1,6 +1,6 @@
 //! The tool that runs tests, and how a run is told.
 
-use std::{fmt::Write, path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc};
 
 use rmcp::model::CallToolResult;
 use schemars::JsonSchema;
@@ -22,8 +22,10 @@ use crate::{
         record::Status,
         view::{Outcomes, Summary},
     },
+    fence::Fenced,
+    mask::{self, Reading},
     mcp::{render, server::Call},
-    plain::one_line,
+    plain::{one_line, shown_lines},
     sandbox::Wish,
     session::{self as core, Execution, Job, Outcome, Report},
 };
@@ -69,6 +71,8 @@ pub struct Ran {
     /// What pytest printed.
     output: String,
     truncated: bool,
+    /// What kept it from being a run as others are.
+    error: Option<String>,
     notes: Vec<String>,
 }
 
@@ -130,13 +134,14 @@ pub(super) async fn tell_run(
         failures: Vec::new(),
         more_failures: 0,
         duration_ms: report.duration_ms,
-        output: report.merged,
+        output: printed(report.merged),
         truncated: report.truncated,
+        error: None,
         notes: report.notes,
     };
     ran.notes.extend(notes);
     ran.notes.extend(run.notes());
-    ran.notes.extend(report.error.map(|error| error.message));
+    ran.error = report.error.map(|error| printed(error.message));
     match reported {
         Some(reported) => {
             let frozen = daemon.frozen_failures(&daemon.own_caller()).await;
@@ -176,50 +181,55 @@ impl Failed {
     }
 }
 
+/// What a run printed, as it may be told: like what is recorded of it.
+pub(super) fn printed(mut text: String) -> String {
+    mask::mask(&mut text, Reading::Text);
+    shown_lines(&text)
+}
+
 impl Ran {
+    /// What pytest and the tests printed is data; how it ended and which failures there are is told from what is recorded.
     fn text(&self) -> String {
-        let mut text = self.output.trim_end().to_owned();
-        if !text.is_empty() {
-            text.push('\n');
-        }
+        let mut text = Fenced::default();
+        text.data(&self.output);
         let code = self.exit_code.map(|code| format!("exit code {code}, ")).unwrap_or_default();
-        let _infallible = write!(text, "[tests: {code}{}", self.meaning);
-        if let Some(counts) = self.counts.as_ref().and_then(counts_text) {
-            let _infallible = write!(text, "; {counts}");
-        }
-        let _infallible = write!(text, "; {:.1} s]", self.duration_ms / 1000.0);
+        let counts = self.counts.as_ref().and_then(counts_text).map(|counts| format!("; {counts}")).unwrap_or_default();
+        text.ours(format!("[tests: {code}{}{counts}; {:.1} s]", self.meaning, self.duration_ms / 1000.0));
+        text.data(self.error.as_deref().unwrap_or_default());
         for failure in &self.failures {
-            let _infallible = write!(text, "\n{}", failure.line());
+            text.ours(failure.line());
         }
+        text.data(&self.failures.iter().map(Failed::seen).collect::<Vec<_>>().join("\n"));
         if self.more_failures > 0 {
-            let _infallible = write!(text, "\n[and {} more: list_failures]", self.more_failures);
+            text.ours(format!("[and {} more: list_failures]", self.more_failures));
         }
         if self.outcome == Outcome::Running {
             let job = &self.job;
-            let _infallible = write!(
-                text,
-                "\nStill running as job {job}. Go on with get_job(job=\"{job}\"), or stop it with get_job(job=\"{job}\", cancel=true)."
-            );
+            text.ours(format!(
+                "Still running as job {job}. Go on with get_job(job=\"{job}\"), or stop it with get_job(job=\"{job}\", cancel=true)."
+            ));
         }
         for note in &self.notes {
-            let _infallible = write!(text, "\nNote: {note}.");
+            text.ours(format!("Note: {note}."));
         }
-        text
+        text.text()
     }
 }
 
 impl Failed {
+    /// What is known of it whatever its test says.
     fn line(&self) -> String {
-        let mut line = format!("{} ({}) {}: {}: {}", self.id, word(self.status), self.test, self.kind, self.message);
-        if let Some(place) = &self.place {
-            let _infallible = write!(line, " at {place}");
-        }
+        let (id, status) = (&self.id, word(self.status));
         match &self.target {
-            Some(target) => write!(line, "; frozen: execute(code, target=\"{target}\") asks it"),
-            None => write!(line, "; get_failure(\"{}\")", self.id),
+            Some(target) => format!("Failure {id} ({status}), frozen: execute(code, target=\"{target}\") asks it"),
+            None => format!("Failure {id} ({status}): get_failure(\"{id}\")"),
         }
-        .ok();
-        line
+    }
+
+    /// What its test says.
+    fn seen(&self) -> String {
+        let place = self.place.as_ref().map(|place| format!(" at {place}")).unwrap_or_default();
+        one_line(&format!("{} {}: {}: {}{place}", self.id, self.test, self.kind, self.message), 2 * MAX_LINE_CHARS)
     }
 }
 
