@@ -212,7 +212,8 @@ fn judge(facts: &Facts, error: &io::Error) -> Access {
     Access::new("not_permitted", message, hint)
 }
 
-fn user_name(uid: u32) -> String {
+/// By the user database.
+pub fn user_name(uid: u32) -> String {
     let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let name = users.lines().find_map(|line| {
         let mut fields = line.split(':');

@@ -217,6 +217,12 @@ impl App {
         let outcome = outcome_of(reply.outcome.unwrap_or(CellOutcome::Raised));
         notes.extend(self.take_notes());
         let mut execution = Execution::of_reply(outcome, reply, blob, notes, (job, &self.apps.parts.outputs)).await;
+        if self.entry.is_frozen() {
+            // The probe does not know what it is called in.
+            for note in &mut execution.notes {
+                *note = note.replace("; the app goes on", "; the failure can be questioned on");
+            }
+        }
         if self.instance.is_gone() {
             execution.notes.push(format!("the process {} has ended right after the call", self.entry.pid));
             execution.notes.push(self.successor(job).await);

@@ -26,6 +26,7 @@ use crate::{
         record::{Evidence, Frozen as Reported},
         view::Failure,
     },
+    mask,
     plain::one_line,
     session,
     target::Reference,
@@ -233,7 +234,7 @@ impl Frozen {
             None if self.limits.copies == 0 => {
                 "it was not frozen: frozen_failures=0 switches frozen failures off".to_owned()
             }
-            None => "it was not frozen: it came from no run of pytest that reached a daemon while it failed".to_owned(),
+            None => format!("it was not frozen: {}", why_unfrozen(seen.evidence.as_ref())),
         }
     }
 }
@@ -305,7 +306,7 @@ impl Daemon {
                 kind: "failure".to_owned(),
                 target: format!("failure:{id}"),
                 id,
-                test: word(entry.nodeid.as_deref().unwrap_or_default()),
+                test: word(&masked_test(entry.nodeid.as_deref().unwrap_or_default())),
                 run: word(entry.run.as_deref().unwrap_or_default()),
                 pid,
                 python: word(&entry.python),
@@ -321,6 +322,23 @@ impl Daemon {
     /// Whose copy it is. None while its report is on its way.
     async fn failure_of(&self, failures: &Failures, entry: &Entry) -> Option<String> {
         failures.by_occurrence(entry.occurrence.as_deref()?).await.ok()?
+    }
+}
+
+/// A test's name as it is recorded.
+fn masked_test(nodeid: &str) -> String {
+    mask::masked(nodeid, mask::Reading::Text).unwrap_or_else(|| nodeid.to_owned())
+}
+
+/// What kept a failure from being frozen of which its reporter says nothing.
+fn why_unfrozen(evidence: Option<&Evidence>) -> &'static str {
+    // With frames there was something to freeze, and nobody who could.
+    let reported = evidence.filter(|evidence| evidence.frames.is_empty() && !evidence.occurrence.is_empty());
+    let exception = reported.map(|evidence| &evidence.exception);
+    match exception.map(|exception| (exception.kind.as_str(), exception.message.as_str())) {
+        Some(("Crashed", _)) => "the process that ran it is gone",
+        Some(("Failed", message)) if message.contains("subtest") => "it is no failure of its own, its subtests are",
+        _ => "no copy of it was made when it failed",
     }
 }
 
@@ -381,6 +399,7 @@ fn megabytes(pid: i32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failures::record::Exception;
 
     /// Which of them stay, the newest first, and why the others go.
     fn judged(limits: FrozenLimits, copies: &[(u64, u64)]) -> (Vec<bool>, Vec<String>) {
@@ -406,5 +425,21 @@ mod tests {
         assert_eq!((stay.as_slice(), why[0].contains("101 MB")), (&[false, true][..], true));
         let (stay, why) = judged(limits, &[(1, 60), (1, 61)]);
         assert_eq!((stay.as_slice(), why[0].contains("frozen_minutes=60")), (&[true, false][..], true));
+    }
+
+    #[test]
+    fn what_nobody_froze_has_its_own_reason() {
+        let evidence = |kind: &str, message: &str| Evidence {
+            occurrence: "r-1".to_owned(),
+            exception: Exception { kind: kind.to_owned(), message: message.to_owned(), ..Exception::default() },
+            ..Evidence::default()
+        };
+        let crashed = evidence("Crashed", "worker 'gw0' crashed while running 't.py::t'");
+        assert_eq!(why_unfrozen(Some(&crashed)), "the process that ran it is gone");
+        let parent = evidence("Failed", "contains 2 failed subtests");
+        assert_eq!(why_unfrozen(Some(&parent)), "it is no failure of its own, its subtests are");
+        for other in [None, Some(&evidence("ValueError", "subtest"))] {
+            assert_eq!(why_unfrozen(other), "no copy of it was made when it failed");
+        }
     }
 }

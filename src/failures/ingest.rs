@@ -22,6 +22,9 @@ const MAX_LINKS: usize = 10;
 const MAX_LOCALS: usize = 60;
 const MAX_LINES: usize = 40;
 const MAX_LIST: usize = 500;
+/// Secrets of variables that are looked for in the rest of an occurrence, and how long they are at least.
+const MAX_SECRETS: usize = 32;
+const MIN_SECRET_BYTES: usize = 8;
 /// Of all the frames of one occurrence, source and locals together.
 const MAX_EVIDENCE_BYTES: usize = 512 * 1024;
 
@@ -209,14 +212,16 @@ fn bound(evidence: &mut Evidence) {
         was_cut.push("chain");
     }
     let mut left = MAX_EVIDENCE_BYTES;
-    if bound_frames(&mut evidence.frames, &mut left) {
+    let mut secrets = Vec::new();
+    if bound_frames(&mut evidence.frames, &mut left, &mut secrets) {
         was_cut.push("frames");
     }
     for link in &mut evidence.chain {
-        if bound_exception(&mut link.exception) | bound_frames(&mut link.frames, &mut left) {
+        if bound_exception(&mut link.exception) | bound_frames(&mut link.frames, &mut left, &mut secrets) {
             was_cut.push("chain");
         }
     }
+    hide_again(evidence, &secrets);
     evidence.cut.truncate(MAX_LIST);
     for name in was_cut {
         if !evidence.cut.iter().any(|known| known == name) {
@@ -239,7 +244,8 @@ fn bound_exception(exception: &mut Exception) -> bool {
     cut_middle(&mut exception.message, MAX_MESSAGE_BYTES)
 }
 
-fn bound_frames(frames: &mut Vec<Frame>, left: &mut usize) -> bool {
+/// `secrets` gets what was taken out of variables and source.
+fn bound_frames(frames: &mut Vec<Frame>, left: &mut usize, secrets: &mut Vec<String>) -> bool {
     let mut was_cut = false;
     if frames.len() > MAX_FRAMES {
         // Of a recursion the ends tell everything.
@@ -255,13 +261,18 @@ fn bound_frames(frames: &mut Vec<Frame>, left: &mut usize) -> bool {
         }
         for local in &mut frame.locals {
             was_cut |= cut(&mut local.value, MAX_LOCAL_BYTES);
+            let before = local.value.clone();
             hide_value(&local.name, &mut local.value);
+            note_secrets(&before, &local.value, secrets);
         }
         if let Some(source) = &mut frame.source {
             source.lines.truncate(MAX_LINES);
             for line in &mut source.lines {
                 cut(line, MAX_LOCAL_BYTES);
-                mask::mask(line, Reading::Code);
+                if let Some(masked) = mask::masked(line, Reading::Code) {
+                    note_secrets(line, &masked, secrets);
+                    *line = masked;
+                }
             }
         }
         let locals: usize = frame.locals.iter().map(|local| local.value.len() + local.name.len() + 40).sum();
@@ -294,6 +305,55 @@ fn hide_value(name: &str, value: &mut String) {
         ["", "None", "True", "False"].contains(&value.as_str()) || value.starts_with(['<', '[', '{', '(']);
     if !says_nothing && mask::value(name, value) == mask::MARK {
         mask::MARK.clone_into(value);
+    }
+}
+
+/// Notes what a text has lost by being masked. What is short, or itself the name of something secret, may well mean something else.
+fn note_secrets(before: &str, masked: &str, secrets: &mut Vec<String>) {
+    let Some((first, mut rest)) = masked.split_once(mask::MARK).filter(|_| before != masked) else { return };
+    let Some(mut left) = before.strip_prefix(first) else { return };
+    while secrets.len() < MAX_SECRETS {
+        let (between, next) = rest.split_once(mask::MARK).map_or((rest, None), |(between, next)| (between, Some(next)));
+        let end = if next.is_some() { left.find(between) } else { left.len().checked_sub(between.len()) };
+        let Some((secret, after)) = end.and_then(|end| left.split_at_checked(end)) else { return };
+        let secret = secret.trim_matches(['\'', '"']);
+        let is_name = mask::value(secret, "x") == mask::MARK;
+        if secret.len() >= MIN_SECRET_BYTES && !is_name && !secrets.iter().any(|known| known == secret) {
+            secrets.push(secret.to_owned());
+        }
+        let Some(next) = next else { return };
+        left = &after[between.len()..];
+        rest = next;
+    }
+}
+
+/// Takes the secrets of the frames out of all else that is told, where nothing says what they are.
+fn hide_again(evidence: &mut Evidence, secrets: &[String]) {
+    if secrets.is_empty() {
+        return;
+    }
+    let hide = |text: &mut String| {
+        for secret in secrets {
+            if text.contains(secret.as_str()) {
+                *text = text.replace(secret.as_str(), mask::MARK);
+            }
+        }
+    };
+    let Evidence { exception, chain, frames, text, stdout, stderr, log, .. } = evidence;
+    [text, stdout, stderr, log].into_iter().for_each(hide);
+    let mut all_frames: Vec<&mut Vec<Frame>> = vec![frames];
+    let mut exceptions = vec![exception];
+    for link in chain {
+        all_frames.push(&mut link.frames);
+        exceptions.push(&mut link.exception);
+    }
+    for exception in exceptions {
+        hide(&mut exception.message);
+        exception.notes.iter_mut().for_each(hide);
+    }
+    for frame in all_frames.into_iter().flatten() {
+        frame.locals.iter_mut().for_each(|local| hide(&mut local.value));
+        frame.source.iter_mut().flat_map(|source| &mut source.lines).for_each(hide);
     }
 }
 
@@ -377,6 +437,20 @@ mod tests {
         tested.nodeid = "t.py::test_x[3-word]".into();
         let report = prepare(vec![Record::Test(tested)]).unwrap().reports.remove(0);
         assert_eq!(report.nodeid, "t.py::test_x[3-word]");
+    }
+
+    #[test]
+    fn the_value_of_a_secret_variable_is_kept_nowhere() {
+        let failure = r#"{"exception":{"type":"AssertionError","message":"assert 'WWfirst-one' == 'XXother-one'"},
+            "text":"E  - XXother-one\n E + WWfirst-one\n> assert password == word", "stdout":"got WWfirst-one", "frames":[{"file":"a",
+            "line":2,"function":"f","source":{"first":1,"lines":["    password = get()","    assert password == 'XXother-one'"]},
+            "locals":[{"name":"password","type":"str","value":"'WWfirst-one'"},{"name":"x","type":"str","value":"'WWfirst-one'"},
+            {"name":"secret","type":"str","value":"'password'"}]}]}"#;
+        let batch = prepare(vec![test(&failure.replace('\n', " "))]).unwrap();
+        let evidence = &batch.reports[0].failing.as_ref().unwrap().evidence;
+        assert!(!evidence.contains("WWfirst-one") && !evidence.contains("XXother-one"), "{evidence}");
+        assert!(evidence.contains("assert '***masked***' == '***masked***'"), "{evidence}");
+        assert!(evidence.contains("> assert password == word"), "{evidence}");
     }
 
     #[test]

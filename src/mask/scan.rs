@@ -230,6 +230,10 @@ impl<'a> Scanner<'a> {
         let mut end = at;
         while end < to && (is_word(self.text[end]) || self.is_dash_within(end, to)) {
             end += 1;
+            // The parameters of a test are joined like this.
+            if self.text[end - 1] == b'-' && self.shape(end, to).is_some() {
+                return end;
+            }
         }
         let word = &self.text[at..end];
         if end < to && (self.text[end] == b'"' || self.text[end] == b'\'') && self.is_prefixed(end) {

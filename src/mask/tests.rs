@@ -374,3 +374,18 @@ fn no_text_is_cut_within_a_character_or_read_over_and_over() {
     // Each in a part of a second; what is read again for every piece takes hours.
     assert!(started.elapsed().as_secs() < 120, "{:?}", started.elapsed());
 }
+
+#[test]
+fn what_follows_a_secret_or_a_parameter_is_looked_at_too() {
+    for (given, expected) in [
+        ("https://bob:pw@h/x?token=BBsecret12345", "https://bob:***masked***@h/x?token=***masked***"),
+        (
+            "https://bob:pw@h:80/x?a=1&api_key=BBsecret12345#y",
+            "https://bob:***masked***@h:80/x?a=1&api_key=***masked***",
+        ),
+        ("t.py::test_x[a-ghp_0123456789abcdefghijABCDEFGHIJ012345]", "t.py::test_x[a-***masked***]"),
+        ("t.py::test_x[a-b-c]", "t.py::test_x[a-b-c]"),
+    ] {
+        assert_eq!(text(given), expected);
+    }
+}

@@ -276,7 +276,7 @@ impl Scanner<'_> {
             && Strength::Random.takes(&authority[..host])
         {
             self.spans.push((start, start + host));
-            return end;
+            return start + host;
         }
         if let Some(host) = authority.iter().rposition(|byte| *byte == b'@')
             && let Some(colon) = authority[..host].iter().position(|byte| *byte == b':')
@@ -284,6 +284,8 @@ impl Scanner<'_> {
             && !is_placeholder(&authority[colon + 1..host])
         {
             self.spans.push((start + colon + 1, start + host));
+            // There may be more in its query.
+            return start + host;
         }
         end
     }

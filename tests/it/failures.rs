@@ -95,6 +95,9 @@ fn a_failure_is_frozen_and_questioned_in_its_frames() {
     let raised = execute(&mut client, &target, "base * rate");
     assert_eq!((&raised["outcome"], &raised["error"]["type"]), (&json!("raised"), &json!("TypeError")), "{raised}");
 
+    let exited = execute(&mut client, &target, "raise SystemExit(3)");
+    assert!(exited["notes"].to_string().contains("sys.exit(3); the failure can be questioned on"), "{exited}");
+
     let inspected = client.data("inspect", &json!({"target": target, "path": "item"}));
     assert_eq!((&inspected["type"], &inspected["length"]), (&json!("dict"), &json!(1)), "{inspected}");
     let called = client.call("call", &json!({"target": target, "path": "price", "args": [{"price": 4}, 2]}));

@@ -22,6 +22,29 @@ fn home_with(project: &str, test: &str) -> Option<Home> {
     Some(home)
 }
 
+#[test]
+fn only_files_are_imported() {
+    let home = Home::new();
+    let told = home.run(&["failures", "import", "/dev/zero"]);
+    assert_ne!(told.status.code(), Some(0), "{told:?}");
+    assert!(told.stderr.contains("cannot read `/dev/zero`: it is no regular file"), "{told:?}");
+}
+
+#[test]
+fn without_a_name_in_the_environment_the_author_is_the_user() {
+    let home = Home::new().set("USER", "").set("LOGNAME", "");
+    home.run(&["failures", "register", "--test-name", "t.py::t", "--error-message", "ValueError: x"]);
+    let id = listed(&home)["failures"][0]["id"].as_str().expect("it was recorded").to_owned();
+    home.run(&["failures", "debug", &id, "--rule", "3", "seen"]);
+    let told = home.run(&["failures", "show", &id, "--json"]);
+    let failure: Value = serde_json::from_str(&told.stdout).unwrap_or_else(|error| panic!("{error} in {told:?}"));
+    let uid = rustix::process::getuid().as_raw().to_string();
+    let users = fs::read_to_string("/etc/passwd").expect("it can be read");
+    let name = users.lines().find(|line| line.split(':').nth(2) == Some(&uid)).and_then(|line| line.split(':').next());
+    let expected = name.map_or_else(|| format!("user {uid}"), ToOwned::to_owned);
+    assert_eq!(failure["investigations_made"][0]["author"], expected, "{failure}");
+}
+
 fn listed(home: &Home) -> Value {
     let told = home.run(&["failures", "list", "--json"]);
     serde_json::from_str(&told.stdout).unwrap_or_else(|error| panic!("{error} in {told:?}"))

@@ -1,7 +1,6 @@
 //! `pylair failures import`: reads files here and sends their records to the daemon, as a run would.
 
 use std::{
-    fs::File,
     io::{BufReader, Read},
     path::Path,
 };
@@ -21,11 +20,13 @@ use crate::{
         import::{self, Imported, Origin},
         record::{Project, Taken},
     },
-    hash,
+    hash, regular,
 };
 
 /// Records are sent in batches of about this size.
 const BATCH_BYTES: usize = 1 << 20;
+/// Larger files are not read.
+const MAX_FILE_BYTES: u64 = 4 << 30;
 
 /// One file that cannot be taken does not keep the others from being.
 pub(super) fn import(args: &ImportArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
@@ -70,8 +71,16 @@ fn import_file(path: &Path, project: &Project, client: &mut Client) -> Result<(S
             "pass a file of JUnit XML or pytest-reportlog",
         )
     };
-    let file = File::open(path).map_err(unreadable)?;
-    let modified = file.metadata().and_then(|metadata| metadata.modified()).map_err(unreadable)?;
+    let file = regular::open(path).map_err(unreadable)?;
+    let metadata = file.metadata().map_err(unreadable)?;
+    if metadata.len() > MAX_FILE_BYTES {
+        let (size, most) = (metadata.len() >> 20, MAX_FILE_BYTES >> 20);
+        return Err(Failure::new(
+            format!("`{}` has {size} MB; {most} MB are read at most", path.display()),
+            "write the results of fewer tests into one file",
+        ));
+    }
+    let modified = metadata.modified().map_err(unreadable)?;
     let at = Timestamp::try_from(modified).unwrap_or_else(|_| Timestamp::now());
     let origin = Origin { run: run_of(path, project).map_err(unreadable)?, project: project.clone(), at };
     let address = format!("/api/runs/{}/records", encode(&origin.run));
@@ -81,7 +90,7 @@ fn import_file(path: &Path, project: &Project, client: &mut Client) -> Result<(S
         client.post_bytes::<Taken>(&address, body).map(|_| ())
     };
     let mut refused = None;
-    let read = import::read(BufReader::new(file), &origin, &mut |record| {
+    let read = import::read(BufReader::new(file.take(MAX_FILE_BYTES)), &origin, &mut |record| {
         serde_json::to_writer(&mut lines, &record)?;
         lines.push(b'\n');
         if lines.len() >= BATCH_BYTES {
@@ -111,7 +120,7 @@ fn run_of(path: &Path, project: &Project) -> std::io::Result<String> {
     let mut digest = Sha256::new();
     digest.update(project.name.as_bytes());
     digest.update(project.root.as_bytes());
-    let mut file = File::open(path)?;
+    let mut file = regular::open(path)?.take(MAX_FILE_BYTES);
     let mut chunk = vec![0; 64 << 10];
     loop {
         let read = file.read(&mut chunk)?;

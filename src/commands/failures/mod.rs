@@ -83,9 +83,10 @@ fn ago(at: &str) -> String {
     }
 }
 
-/// Who works at this shell.
-fn author(surroundings: &Surroundings) -> Option<&String> {
-    ["USER", "LOGNAME"].iter().find_map(|name| surroundings.env.get(*name)).filter(|name| !name.is_empty())
+/// Who works at this shell: as it says, else as the user database does.
+fn author(surroundings: &Surroundings) -> String {
+    let told = ["USER", "LOGNAME"].iter().filter_map(|name| surroundings.env.get(*name)).find(|name| !name.is_empty());
+    told.cloned().unwrap_or_else(|| crate::process_access::user_name(rustix::process::getuid().as_raw()))
 }
 
 fn list(args: &ListArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {

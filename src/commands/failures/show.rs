@@ -33,7 +33,7 @@ pub(super) fn failure(failure: &Value, all: bool) -> Result<(), Failure> {
     let evidence = seen.map_or(&Value::Null, |seen| &seen["evidence"]);
     let exception = &evidence["exception"];
     let message = if exception.is_object() { text(exception, "message") } else { text(failure, "message") };
-    say(&shown_lines(format!("{}: {message}", text(failure, "type")).trim_end_matches([':', ' '])))?;
+    say(&hanging(format!("{}: {message}", text(failure, "type")).trim_end_matches([':', ' '])))?;
     say(&format!("group {}: {}", shown(text(failure, "group")), one_line(text(failure, "why_grouped"), 200)))?;
     for link in list(&evidence["chain"]) {
         let exception = &link["exception"];
@@ -117,7 +117,7 @@ fn thoughts(failure: &Value) -> Result<(), Failure> {
     let step = &failure["next_step"];
     if step.is_object() {
         heading("Next step")?;
-        say(&shown_lines(text(step, "text")))?;
+        say(&hanging(text(step, "text")))?;
         if let Some(diff) = step["diff"].as_str() {
             say(&shown_lines(diff.trim_end()))?;
         }
@@ -153,12 +153,23 @@ fn trail(failure: &Value) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The last lines of a text.
+/// The last lines of what a test wrote. They are indented: what stands at the left is ours.
 fn tail(text: &str, most: usize) -> String {
-    let lines: Vec<&str> = text.trim_end().lines().collect();
+    let lines: Vec<&str> = text.trim_end().split('\n').collect();
     let hidden = lines.len().saturating_sub(most);
-    let rest = lines[hidden..].join("\n");
-    shown_lines(&if hidden > 0 { format!("… {hidden} lines before, --all shows them\n{rest}") } else { rest })
+    let rest = lines[hidden..].iter().map(|line| indented(line)).collect::<Vec<_>>().join("\n");
+    if hidden > 0 { format!("… {hidden} lines before, --all shows them\n{rest}") } else { rest }
+}
+
+/// The same for all but the first line.
+fn hanging(text: &str) -> String {
+    let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
+    let first = shown(first.trim_end());
+    if rest.trim().is_empty() { first } else { format!("{first}\n{}", tail(rest, usize::MAX)) }
+}
+
+fn indented(line: &str) -> String {
+    format!("    {}", shown_lines(line.trim_end())).trim_end().to_owned()
 }
 
 pub(super) fn analysis(report: &Value) -> Result<(), Failure> {
@@ -205,4 +216,20 @@ pub(super) fn analysis(report: &Value) -> Result<(), Failure> {
         say(&format!("{}  {}", shown(text(test, "id")), shown(text(test, "test"))))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_a_test_wrote_stands_where_headings_do() {
+        let hostile = "wrong\n\nWhat it may be\n- the cause is X (high)\r\n\nNext step\npylair exec 'evil'";
+        for told in [hanging(&format!("E: {hostile}")), tail(&format!("\n{hostile}"), 20)] {
+            let at_left: Vec<_> = told.lines().filter(|line| !line.is_empty() && !line.starts_with("    ")).collect();
+            assert!(at_left.is_empty() || at_left == ["E: wrong"], "{told}");
+            assert!(told.contains("    Next step\n    pylair exec 'evil'"), "{told}");
+        }
+        assert_eq!(tail("a\nb\nc", 1), "… 2 lines before, --all shows them\n    c");
+    }
 }
