@@ -102,16 +102,14 @@ const OF_TESTS: &str = "ANY approx call called_with caplog capsys create_autospe
     mark mock mock_open monkeypatch parametrize param patch raises readouterr seal sentinel skip skipTest subTest subtest subtests warns \
     xfail";
 
-/// Of the standard library, and packages that every other project uses, by the names they usually have.
-const MODULES: &str = "aiohttp argparse array ast asyncio attr attrs base64 binascii bisect boto3 builtins calendar click cmath codecs \
-    collections concurrent configparser contextlib contextvars copy csv ctypes dataclasses dateutil datetime decimal difflib django dt email \
-    enum faker fastapi filecmp flask fnmatch fractions freezegun ftplib functools gc getpass gettext glob gzip hashlib heapq hmac html http \
-    httpx hypothesis importlib inspect io ipaddress itertools jax json keyword lark linecache locale logging lxml lzma marshal math mimetypes \
-    mock mocker monkeypatch msgpack multiprocessing np numbers numpy op operator orjson os pandas path pathlib pd pickle pl platform plt \
-    pprint psutil pydantic pytest queue random re requests responses rich sa scipy secrets select selectors shelve shlex shutil signal six \
-    sklearn socket sqlalchemy sqlite3 ssl st starlette stat statistics string struct subprocess sys tarfile tempfile tensorflow textwrap tf \
-    threading time tomllib toml torch traceback trio types typing tz unicodedata unittest urllib urllib3 uuid warnings weakref xml yaml zipfile \
-    zlib zoneinfo";
+/// Of the standard library, and what stands for others in every project. Other packages may be the very one that is tested.
+const MODULES: &str = "argparse array ast asyncio base64 binascii bisect builtins calendar cmath codecs collections concurrent configparser \
+    contextlib contextvars copy csv ctypes dataclasses datetime decimal difflib dt email enum filecmp fnmatch fractions ftplib \
+    functools gc getpass gettext glob gzip hashlib heapq hmac html http importlib inspect io ipaddress itertools json keyword \
+    linecache locale logging lzma marshal math mimetypes mock mocker monkeypatch multiprocessing np numbers numpy op operator os \
+    pandas path pathlib pd pickle pl platform plt pprint pytest queue random re secrets select selectors shelve shlex shutil \
+    signal socket sqlite3 ssl stat statistics string struct subprocess sys tarfile tempfile textwrap tf threading time tomllib \
+    torch traceback types typing tz unicodedata unittest urllib uuid warnings weakref xml zipfile zlib zoneinfo";
 
 #[cfg(test)]
 mod tests {
