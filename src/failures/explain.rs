@@ -304,11 +304,7 @@ impl Failures {
 
     async fn known(&self, id: &str, reading: Reading) -> Result<Known, Refused> {
         let failure = self.named(id).await?;
-        let mut onset = self.onset(&failure.summary.id).await?;
-        if onset.last_good.as_ref().is_some_and(|good| hypotheses::failed_in(&good.run, &failure.history)) {
-            // What passed there was a part of the test: nothing is known of when it began.
-            onset = Onset::default();
-        }
+        let onset = self.onset(&failure.summary.id).await?;
         let evidence = failure.seen.iter().find_map(|seen| seen.evidence.clone()).unwrap_or_default();
         let run = match self.run(&failure.summary.last_run).await {
             Ok(run) => Some(run),

@@ -211,6 +211,37 @@ fn unrelated_failures_of_a_small_project_are_not_one_group() {
 }
 
 #[test]
+fn what_python_itself_has_puts_nothing_together() {
+    let Some(home) = home("what_python_itself_has_puts_nothing_together") else { return };
+    let files = [
+        (
+            "test_cart.py",
+            "import json, os
+from unittest.mock import Mock
+def test_cart(): raise ValueError('bad cart')
+def test_cart_set(): assert os.environ.get('CART') == '1'
+def test_cart_text(): assert json.loads('[1]') == [2]
+def test_cart_mock(): assert Mock().price == 3
+",
+        ),
+        (
+            "test_weather.py",
+            "import json, os
+from unittest.mock import Mock
+def test_weather(): raise ValueError('weather too cold')
+def test_sun(): assert os.environ.get('WEATHER') == 'sunny'
+def test_rain(): assert json.loads('{}') == 'rain'
+def test_wind(): assert Mock().wind == 'north'
+",
+        ),
+    ];
+    write(&home, &files);
+    assert_eq!(run_tests(&home, &[]), Some(1));
+    let found = groups(&failures(&home));
+    assert_eq!(found.len(), 8, "{found:#?}");
+}
+
+#[test]
 fn one_fault_that_shows_in_three_ways_is_one_group_with_a_true_reason() {
     let Some(home) = home("one_fault_that_shows_in_three_ways_is_one_group_with_a_true_reason") else { return };
     let files = [

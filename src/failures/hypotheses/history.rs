@@ -96,19 +96,17 @@ fn short(commit: &str) -> &str {
 }
 
 impl Tries {
-    /// In how many runs on this code the test passed and failed.
+    /// In how many runs on this code the test passed and failed, with the Python that it failed with last.
     pub fn on(code: &str, history: &[TestOutcome]) -> Self {
         let mut tries = Self::default();
-        for failed in runs(history.iter().filter(|past| past.code.as_deref() == Some(code))).into_values() {
+        let on_code: Vec<&TestOutcome> = history.iter().filter(|past| past.code.as_deref() == Some(code)).collect();
+        let python = on_code.iter().find(|past| past.failure.is_some()).and_then(|past| past.python.as_deref());
+        let same = on_code.into_iter().filter(|past| python.is_none() || past.python.as_deref() == python);
+        for failed in runs(same).into_values() {
             *(if failed { &mut tries.failed } else { &mut tries.passed }) += 1;
         }
         tries
     }
-}
-
-/// Whether any part of the test failed in this run.
-pub fn failed_in(run: &str, history: &[TestOutcome]) -> bool {
-    runs(history.iter()).get(run).copied().unwrap_or(false)
 }
 
 /// The runs that the test passed or failed in, and whether it failed: one subtest, phase or attempt that did is enough, whatever the

@@ -19,7 +19,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::record::{Evidence, Relation};
-pub(crate) use history::failed_in;
 pub(crate) use reading::{At, Scene};
 
 /// More of them than anybody tries out.

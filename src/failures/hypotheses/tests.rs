@@ -438,6 +438,7 @@ fn a_run_in_which_a_part_of_a_test_failed_is_no_passing_one() {
         code: Some("c0de".into()),
         commit: None,
         dirty: false,
+        python: None,
         failure: None,
     };
     let history = [
@@ -451,8 +452,14 @@ fn a_run_in_which_a_part_of_a_test_failed_is_no_passing_one() {
     ];
     assert_eq!(Tries::on("c0de", &history), Tries { passed: 1, failed: 2 });
     assert_eq!(Tries::on("other", &history), Tries::default());
-    assert!(failed_in("subtests", &history) && failed_in("again", &history));
-    assert!(!failed_in("good", &history) && !failed_in("unknown", &history));
+    // What passes on another Python was not tried on this one.
+    let with = |python: &str, mut past: TestOutcome| {
+        past.failure = (past.outcome == Outcome::Failed).then(|| "abc".into());
+        past.python = Some(python.into());
+        past
+    };
+    let history = [with("3.12.1", outcome("new", Outcome::Passed)), with("3.8.18", outcome("old", Outcome::Failed))];
+    assert_eq!(Tries::on("c0de", &history), Tries { passed: 0, failed: 1 });
 }
 
 #[test]
