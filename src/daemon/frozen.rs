@@ -336,7 +336,7 @@ fn why_unfrozen(evidence: Option<&Evidence>) -> &'static str {
     let reported = evidence.filter(|evidence| evidence.frames.is_empty() && !evidence.occurrence.is_empty());
     let exception = reported.map(|evidence| &evidence.exception);
     match exception.map(|exception| (exception.kind.as_str(), exception.message.as_str())) {
-        Some(("Crashed", _)) => "the process that ran it is gone",
+        Some(("Crashed" | "Died", _)) => "the process that ran it is gone",
         Some(("Failed", message)) if message.contains("subtest") => "it is no failure of its own, its subtests are",
         _ => "no copy of it was made when it failed",
     }

@@ -248,7 +248,7 @@ fn a_failure_that_was_never_frozen_says_why() {
     let recorded = client.data("record_failure", &json!({"test_name": "t", "error_message": "ValueError: 3"}));
     let target = format!("failure:{}", recorded["id"].as_str().expect("an id"));
     let refused = client.failure("execute", &json!({"code": "1", "target": target}));
-    assert!(refused["message"].as_str().unwrap_or_default().contains("came from no run"), "{refused}");
+    assert!(refused["message"].as_str().unwrap_or_default().contains("no copy of it was made"), "{refused}");
     let unknown = client.failure("execute", &json!({"code": "1", "target": "failure:zzzzzzzz"}));
     assert_eq!(unknown["kind"], "unknown_failure", "{unknown}");
 }
