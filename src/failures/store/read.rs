@@ -39,7 +39,7 @@ const RUN: &str = "SELECT r.run, p.name, p.root, p.remote, r.source, r.began, r.
     r.failed, r.error, r.skipped, r.xfailed, r.xpassed, r.rerun, r.id, r.detail FROM runs r JOIN projects p ON p.id = r.project_id";
 
 /// Rows that analysis reads at once.
-const LIGHT_ROWS: usize = 10_000;
+const LIGHT_ROWS: usize = 2000;
 
 /// A failure as it is counted, in the order of `scan_light`.
 #[derive(Debug, serde::Deserialize)]
