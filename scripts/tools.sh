@@ -75,9 +75,9 @@ make_venv() { # DIRECTORY PYTHON PACKAGE...
 make_rich_venv() { # DIRECTORY PYTHON VERSION
   local packages
   case $3 in
-    3.8) packages=(numpy==1.24.4 pandas==2.0.3 matplotlib==3.7.5 pillow==10.4.0 ipython==8.12.3) ;;
-    3.9 | 3.10) packages=(numpy==2.0.2 pandas==2.3.3 matplotlib==3.9.4 pillow==11.3.0 ipython==8.18.1) ;;
-    *) packages=(numpy==2.4.6 pandas==3.1.1 matplotlib==3.11.2 pillow==13.0.0 ipython==9.18.1) ;;
+    3.8) packages=(numpy==1.24.4 pandas==2.0.3 matplotlib==3.7.5 pillow==10.4.0 ipython==8.12.3 polars==1.8.2) ;;
+    3.9 | 3.10) packages=(numpy==2.0.2 pandas==2.3.3 matplotlib==3.9.4 pillow==11.3.0 ipython==8.18.1 polars==1.36.1) ;;
+    *) packages=(numpy==2.4.6 pandas==3.1.1 matplotlib==3.11.2 pillow==13.0.0 ipython==9.18.1 polars==2.1.0) ;;
   esac
   # Wheels only: to build these takes longer than all tests.
   make_venv "$1" "$2" --only-binary :all: "${packages[@]}"

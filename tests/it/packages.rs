@@ -159,10 +159,8 @@ fn an_environment_is_installed_into_and_what_was_imported_stays_until_a_restart(
 
 #[test]
 fn uv_is_used_when_it_is_on_the_path() {
-    let Some(uv) = std::env::var_os("PATH")
-        .and_then(|path| std::env::split_paths(&path).map(|directory| directory.join("uv")).find(|uv| uv.is_file()))
-    else {
-        return skip("uv_is_used_when_it_is_on_the_path", "there is no uv on PATH");
+    let Some(uv) = std::env::var_os("PYLAIR_TEST_UV").map(PathBuf::from) else {
+        return skip("uv_is_used_when_it_is_on_the_path", "PYLAIR_TEST_UV names no uv");
     };
     on_each_python(async |core| {
         let mut env: std::collections::BTreeMap<String, String> = index_variables(&core.home).into_iter().collect();
