@@ -22,6 +22,7 @@
 //! - [`plain`]: words of others in lines of ours
 //! - [`regular`]: reading files that others made
 //! - [`sqlite`]: the one writer of a database file
+//! - [`turns`]: one at a time for each key
 //! - [`failures`]: test runs and what failed in them
 //! - [`descriptor`]: descriptors the runtime waits on
 //! - [`sandbox`]: what a session may do, and whether that holds
@@ -65,4 +66,5 @@ pub mod session;
 pub mod sqlite;
 pub mod stacks;
 pub mod target;
+pub mod turns;
 pub mod web;

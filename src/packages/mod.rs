@@ -33,6 +33,7 @@ use crate::{
     probe::nursery::Nursery,
     python::Interpreter,
     sandbox::cgroup::Groups,
+    turns::Turns,
 };
 use installer::{Finished, Installer, Surroundings, make_venv};
 pub use installer::{Inside, installer_env};
@@ -320,7 +321,7 @@ impl Environment {
         };
         closing.cancel();
         // Whoever was installing has let go once it is our turn.
-        let turn = self.packages.turn(&self.directory);
+        let turn = self.packages.turns.of(&self.directory);
         let _turn = turn.lock().await;
         let keep = {
             let usage = self.usage();
@@ -353,7 +354,7 @@ impl Environment {
     async fn install_in_turn(&self, order: Order<'_>, lines: &mpsc::Sender<String>) -> Result<Installed, Error> {
         let is_managed = !order.interpreter.is_environment();
         let prefix = if is_managed { &self.directory } else { &order.interpreter.prefix };
-        let turn = self.packages.turn(prefix);
+        let turn = self.packages.turns.of(prefix);
         let asked = Instant::now();
         let mut waited = false;
         let _turn = if let Ok(turn) = turn.try_lock() {
@@ -522,7 +523,7 @@ pub struct Packages {
     timeout: Duration,
     auto_install: bool,
     /// One install at a time into each environment.
-    turns: Mutex<HashMap<PathBuf, Weak<tokio::sync::Mutex<()>>>>,
+    turns: Turns<PathBuf>,
     /// By their directories: a session that comes back shares its own with those that were branched off it.
     environments: Mutex<HashMap<PathBuf, Weak<Environment>>>,
     journal: Journal,
@@ -530,7 +531,7 @@ pub struct Packages {
 
 impl Packages {
     pub fn new(root: PathBuf, timeout: Duration, auto_install: bool, journal: Journal) -> Self {
-        Self { root, timeout, auto_install, turns: Mutex::default(), environments: Mutex::default(), journal }
+        Self { root, timeout, auto_install, turns: Turns::default(), environments: Mutex::default(), journal }
     }
 
     /// Where the packages of this session go. A venv that was made for it before is taken up again.
@@ -581,17 +582,6 @@ impl Packages {
                 }
             }
         });
-    }
-
-    fn turn(&self, prefix: &Path) -> Arc<tokio::sync::Mutex<()>> {
-        let mut turns = self.turns.lock().expect("no panic while locked");
-        turns.retain(|_, turn| turn.strong_count() > 0);
-        if let Some(turn) = turns.get(prefix).and_then(Weak::upgrade) {
-            return turn;
-        }
-        let turn = Arc::new(tokio::sync::Mutex::new(()));
-        turns.insert(prefix.to_owned(), Arc::downgrade(&turn));
-        turn
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use serde::Serialize;
-use tokio::sync::MutexGuard;
+use tokio::sync::OwnedMutexGuard;
 
 use super::{
     Command, DefaultSession, Error, OpenOptions, Opening, RestartMode, Session, Sessions, State, Status, read_answer,
@@ -69,32 +69,29 @@ impl Sessions {
             Err(Error::Unknown { .. } | Error::Closed { .. }) => {}
             found => return found,
         }
-        let _one_at_a_time = self.turn_to_revive(caller).await?;
+        // It stays among the stopped until it is open, so that nobody misses it in between.
+        let Some(definition) = self.stopped(caller, target) else { return self.find_started(caller, target).await };
+        let turn = self.turn_to_revive(&definition).await?;
         let unknown = match self.find_started(caller, target).await {
             Err(error @ (Error::Unknown { .. } | Error::Closed { .. })) => error,
             found => return found,
         };
         match self.stopped(caller, target) {
-            Some(definition) => self.revive(caller, definition).await,
+            Some(definition) => self.revive(caller, definition, turn).await,
             None => Err(unknown),
         }
     }
 
-    /// One session is started again at a time. Where that takes long, it is told which.
-    async fn turn_to_revive(&self, caller: &Caller) -> Result<MutexGuard<'_, ()>, Error> {
-        if let Ok(turn) = tokio::time::timeout(STARTING_PATIENCE, self.reviving.lock()).await {
-            return Ok(turn);
-        }
-        let slow = {
-            let registry = self.registry.lock().expect("no panic while locked");
-            let mut mine = registry.starting.values().filter(|session| session.info.owner == caller.owner);
-            mine.next().map(Session::is_starting)
-        };
-        // Somebody else's is nobody's business, and it will end.
-        match slow {
-            Some(slow) => Err(slow),
-            None => Ok(self.reviving.lock().await),
-        }
+    /// A session is started again once. Whoever else wants it waits, and is told when that takes long.
+    async fn turn_to_revive(&self, definition: &Definition) -> Result<OwnedMutexGuard<()>, Error> {
+        let turn = self.reviving.of(&definition.handle).lock_owned();
+        tokio::time::timeout(STARTING_PATIENCE, turn).await.map_err(|_| self.still_starting(definition))
+    }
+
+    fn still_starting(&self, definition: &Definition) -> Error {
+        let registry = self.registry.lock().expect("no panic while locked");
+        let starting = registry.starting.get(definition.handle.as_str()).map(Session::is_starting);
+        starting.unwrap_or_else(|| Error::Starting { session: definition.name.clone(), since: Duration::ZERO })
     }
 
     /// An open session. One that is starting is waited for, unless that takes long.
@@ -137,16 +134,22 @@ impl Sessions {
     /// Starts the caller's default session of an earlier daemon, if there was one.
     pub(super) async fn stopped_default(&self, caller: &Caller) -> Result<Option<Session>, Error> {
         let Some(key) = default_key(&caller.default_session) else { return Ok(None) };
-        let _one_at_a_time = self.turn_to_revive(caller).await?;
-        let found = {
+        let find = || {
             let stopped = self.stopped.lock().expect("no panic while locked");
             let mine = |definition: &&Definition| {
                 *definition.owner == *caller.owner && definition.default_of.as_ref() == Some(&key)
             };
             stopped.iter().find(mine).cloned()
         };
-        match found {
-            Some(definition) => self.revive(caller, definition).await.map(Some),
+        let Some(definition) = find() else { return Ok(None) };
+        let turn = self.turn_to_revive(&definition).await?;
+        // Somebody may have started it by its name meanwhile.
+        match self.find_started(caller, &definition.handle).await {
+            Err(Error::Unknown { .. } | Error::Closed { .. }) => {}
+            found => return found.map(Some),
+        }
+        match find() {
+            Some(definition) => self.revive(caller, definition, turn).await.map(Some),
             None => Ok(None),
         }
     }
@@ -160,16 +163,28 @@ impl Sessions {
         stopped.iter().find(is_meant).cloned()
     }
 
-    pub(super) fn is_stopped_name(&self, owner: &str, name: &str) -> bool {
+    /// Whether a stopped session has this name, other than the one that is being started again.
+    pub(super) fn is_stopped_name(&self, owner: &str, name: &str, again: Option<&str>) -> bool {
         let stopped = self.stopped.lock().expect("no panic while locked");
-        stopped.iter().any(|definition| definition.owner == owner && definition.name == name)
+        let mut of_owner = stopped.iter().filter(|definition| definition.owner == owner);
+        of_owner.any(|definition| definition.name == name && again != Some(definition.handle.as_str()))
     }
 
     /// Goes on when the one who asked has gone: a session half started is neither stopped nor open.
-    async fn revive(&self, caller: &Caller, definition: Definition) -> Result<Session, Error> {
+    async fn revive(
+        &self,
+        caller: &Caller,
+        definition: Definition,
+        turn: OwnedMutexGuard<()>,
+    ) -> Result<Session, Error> {
         let me = self.me.upgrade().ok_or(Error::Gone)?;
         let caller = caller.clone();
-        tokio::spawn(async move { me.revive_now(&caller, definition).await }).await.map_err(|_| Error::Gone)?
+        let reviving = async move {
+            let revived = me.revive_now(&caller, definition).await;
+            drop(turn);
+            revived
+        };
+        tokio::spawn(reviving).await.map_err(|_| Error::Gone)?
     }
 
     async fn revive_now(&self, caller: &Caller, mut definition: Definition) -> Result<Session, Error> {
@@ -187,15 +202,9 @@ impl Sessions {
             keep: definition.keep,
             restore: None,
         };
-        self.forget_stopped(&definition.handle);
         let opening = Opening { again: Some(definition.clone()), default_of: definition.default_of.clone() };
-        let session = match self.open_as(caller, options, opening).await {
-            Ok(session) => session,
-            Err(error) => {
-                self.stopped.lock().expect("no panic while locked").push(definition);
-                return Err(error);
-            }
-        };
+        let session = self.open_as(caller, options, opening).await?;
+        self.forget_stopped(&definition.handle);
         let mut notes = vec!["the session was started again".to_owned()];
         let mut restored = None;
         if variables.exists() {
@@ -247,8 +256,10 @@ impl Sessions {
 
     /// Sessions that are not running but can be started by using them.
     pub fn list_stopped(&self, caller: &Caller) -> Vec<Status> {
+        let registry = self.registry.lock().expect("no panic while locked");
         let stopped = self.stopped.lock().expect("no panic while locked");
-        stopped.iter().filter(|definition| *definition.owner == *caller.owner).map(stopped_status).collect()
+        let mine = stopped.iter().filter(|definition| *definition.owner == *caller.owner);
+        mine.filter(|definition| !registry.open.contains_key(definition.handle.as_str())).map(stopped_status).collect()
     }
 
     /// Ends a session and everything below it. A kept one stays listed, unless it is to be forgotten.
@@ -280,6 +291,8 @@ impl Sessions {
                     if !caller.may(Scope::Run) {
                         return Err(Error::NotAllowed("close sessions"));
                     }
+                    let turn = self.reviving.of(&definition.handle);
+                    let Ok(_turn) = turn.try_lock() else { return Err(self.still_starting(&definition)) };
                     self.forget_stopped(&definition.handle);
                     self.parts.store.forget(&definition.handle);
                     let directory = self.parts.workspaces.find(&definition.handle);

@@ -26,6 +26,7 @@ use crate::{
     },
     python::Interpreter,
     sandbox::{self, Profile, Terms, Wish, rules::Asker},
+    turns::Turns,
 };
 
 const MAX_ENV_BYTES: usize = 512 << 10;
@@ -63,7 +64,8 @@ pub struct Sessions {
     pub(super) defaults: Mutex<HashMap<(Arc<str>, DefaultSession), DefaultSlot>>,
     /// Sessions that have no process and can be started by using them.
     pub(super) stopped: Mutex<Vec<saved::Definition>>,
-    pub(super) reviving: tokio::sync::Mutex<()>,
+    /// By handle: the startup code of one session keeps no other waiting.
+    pub(super) reviving: Turns<String>,
     /// A session that was starting does so no more.
     pub(super) started: tokio::sync::Notify,
     nest: Arc<Nest>,
@@ -81,7 +83,7 @@ impl Sessions {
             parts,
             registry: Mutex::default(),
             defaults: Mutex::default(),
-            reviving: tokio::sync::Mutex::default(),
+            reviving: Turns::default(),
             started: tokio::sync::Notify::new(),
             nest: Arc::default(),
         });
@@ -257,7 +259,7 @@ impl Sessions {
         // Before the reservation, so that whoever waits for its end finds the name free.
         let starting = Starting { sessions: self, session: OnceLock::new() };
         let name = self.name_for(caller, options.name, &handle);
-        let reserved = self.reserve(caller, &name);
+        let reserved = self.reserve(caller, &name, again.map(|definition| definition.handle.as_str()));
         let reservation = reserved.inspect_err(|_| self.nest.give_back(kind.as_ref(), ahead.take()))?;
         let ttl = if name == handle { FRESH_TTL.min(self.parts.session_ttl) } else { self.parts.session_ttl };
         let (ahead, own) =
@@ -383,7 +385,7 @@ impl Sessions {
         let original = self.reach(caller, target).await?.open_to(caller)?;
         let name = name.unwrap_or_else(|| self.unused_name(caller, &format!("{}-branch", original.info.name)));
         let name: Arc<str> = name.into();
-        let reservation = self.reserve(caller, &name)?;
+        let reservation = self.reserve(caller, &name, None)?;
         let branched = original.send(|answer| Command::Branch { at, answer }).await??;
         let cell = branched.head();
         let handle: Arc<str> = new_handle().into();
@@ -587,7 +589,8 @@ impl Sessions {
         self.nest.close().await;
     }
 
-    fn reserve(&self, caller: &Caller, name: &Arc<str>) -> Result<Reservation<'_>, Error> {
+    /// `again` is the handle of a stopped session that is to have its name back.
+    fn reserve(&self, caller: &Caller, name: &Arc<str>, again: Option<&str>) -> Result<Reservation<'_>, Error> {
         let good = name.len() <= MAX_NAME_CHARS
             && name.starts_with(|c: char| c.is_ascii_alphanumeric())
             && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
@@ -619,7 +622,7 @@ impl Sessions {
         }
         let taken = registry.reserved.contains(&key)
             || registry.open.values().any(|session| session.info.owner == key.0 && session.info.name == key.1);
-        if taken || self.is_stopped_name(&caller.owner, name) {
+        if taken || self.is_stopped_name(&caller.owner, name, again) {
             return Err(Error::NameTaken(name.to_string()));
         }
         registry.reserved.push(key.clone());
@@ -644,7 +647,7 @@ impl Sessions {
         let taken = |name: &str| {
             registry.reserved.iter().any(|(owner, reserved)| *owner == caller.owner && **reserved == *name)
                 || registry.open.values().any(|s| s.info.owner == caller.owner && *s.info.name == *name)
-                || self.is_stopped_name(&caller.owner, name)
+                || self.is_stopped_name(&caller.owner, name, None)
         };
         let mut number = 1_u32;
         loop {

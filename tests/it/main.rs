@@ -11,6 +11,7 @@ mod apps;
 mod attach;
 mod audit;
 mod bridge;
+mod budgets;
 mod care;
 mod checkpoint;
 mod commands;
