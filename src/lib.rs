@@ -19,6 +19,7 @@
 //! - [`stacks`]: what the threads of a process are doing, from its memory
 //! - [`process_access`]: why a process of others cannot be looked into
 //! - [`inherited`]: what the daemon was started with and gives back
+//! - [`open_files`]: how many descriptors there are, and what the last are kept for
 //! - [`plain`]: words of others in lines of ours
 //! - [`regular`]: reading files that others made
 //! - [`sqlite`]: the one writer of a database file
@@ -53,6 +54,7 @@ pub mod keeper;
 pub mod machine;
 pub mod mask;
 pub mod mcp;
+pub mod open_files;
 pub mod output;
 pub mod packages;
 pub mod plain;

@@ -26,6 +26,7 @@ use crate::{
     cli::McpArgs,
     config,
     daemon::{Daemon, VERSION, lifecycle},
+    inherited,
     keeper::datagram,
     mcp::{
         server::{ClientSide, Server, serve_stdio},
@@ -37,6 +38,8 @@ use crate::{
 /// Daemons that die faster than this, one after the other, are not started again.
 const QUICK_DEATH: Duration = Duration::from_secs(5);
 const MAX_QUICK_DEATHS: u32 = 3;
+/// Time for a daemon that has closed its connections to be gone.
+const DYING_GRACE: Duration = Duration::from_secs(3);
 
 pub fn mcp(args: &McpArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
     // Said here and not only by the daemon, so that a typing mistake is told before anything is started.
@@ -64,6 +67,7 @@ fn bridge(flags: Flags, surroundings: &Surroundings) -> Result<Exit, Failure> {
     loop {
         let since = Instant::now();
         let control = hand_over(surroundings, &hello, [input.as_fd(), output.as_fd(), slate_file.as_fd()])?;
+        let daemon = peer(&control);
         let (what, kind) = match wait(&control)? {
             Some(Answer::Over) => {
                 drop((input, output));
@@ -72,6 +76,9 @@ fn bridge(flags: Flags, surroundings: &Surroundings) -> Result<Exit, Failure> {
             }
             Some(Answer::Refused { message, hint }) => return Err(Failure::new(message, hint)),
             Some(Answer::Leaving { reason }) => (reason, "daemon_stopped"),
+            Some(Answer::Taken) | None if daemon.as_ref().is_some_and(is_alive) => {
+                ("the pylair daemon let go of this client".to_owned(), "client_dropped")
+            }
             Some(Answer::Taken) | None => ("the pylair daemon died".to_owned(), "daemon_died"),
         };
         quick_deaths = if since.elapsed() < QUICK_DEATH { quick_deaths + 1 } else { 1 };
@@ -82,15 +89,14 @@ fn bridge(flags: Flags, surroundings: &Surroundings) -> Result<Exit, Failure> {
             return Ok(Exit::Ok);
         }
         if quick_deaths > MAX_QUICK_DEATHS {
-            return Err(Failure::new(
-                "the daemon died several times within seconds",
-                format!("see {}", surroundings.places.log().display()),
-            ));
+            let message = format!("{what}, again and again within seconds");
+            return Err(Failure::new(message, format!("see {}", surroundings.places.log().display())));
         }
+        let next = if kind == "client_dropped" { "and took it again" } else { "and a new one was started" };
         hello.resumed = Some(Resumed {
             initialize: found.initialize,
             mid_line: found.partial.is_some(),
-            note: format!("{what} and a new one was started: {}", what_is_lost(kind)),
+            note: format!("{what} {next}: {}", what_is_lost(kind)),
         });
     }
 }
@@ -125,7 +131,20 @@ fn hand_over(
     unreachable!("the loop returns")
 }
 
-/// What the daemon says last. `None` when it died.
+/// The daemon at the other end.
+fn peer(control: &OwnedFd) -> Option<OwnedFd> {
+    let daemon = rustix::net::sockopt::socket_peercred(control).ok()?;
+    rustix::process::pidfd_open(daemon.pid, rustix::process::PidfdFlags::empty()).ok()
+}
+
+/// Whether the daemon outlived the connection to it. One that dies closes its connections a moment before it is gone.
+fn is_alive(daemon: &OwnedFd) -> bool {
+    let mut poll = [PollFd::new(daemon, PollFlags::IN)];
+    let Ok(grace) = rustix::event::Timespec::try_from(DYING_GRACE) else { return false };
+    matches!(rustix::event::poll(&mut poll, Some(&grace)), Ok(0))
+}
+
+/// What the daemon says last. `None` when it closed the connection or died.
 fn wait(control: &OwnedFd) -> Result<Option<Answer>, Failure> {
     let mut buffer = [0; 4096];
     loop {
@@ -150,6 +169,7 @@ fn wait(control: &OwnedFd) -> Result<Option<Answer>, Failure> {
 fn what_is_lost(kind: &str) -> &'static str {
     match kind {
         "daemon_died" => "all sessions and their variables are gone",
+        "client_dropped" => "sessions are as they were; what was asked may have been done",
         _ => "sessions that were idle come back when they are used, with the variables that could be saved",
     }
 }
@@ -164,10 +184,15 @@ fn answer_pending(output: BorrowedFd, found: &slate::Found, what: &str, kind: &s
     }
     let partial = found.partial.as_deref().and_then(id_in_partial_line);
     for id in found.unanswered.iter().chain(&partial) {
+        let hint = if kind == "client_dropped" {
+            "look at the session, then call again"
+        } else {
+            "call again: a new daemon is started"
+        };
         let error = serde_json::json!({
             "code": -32603,
             "message": format!("{what} while this was running: {}", what_is_lost(kind)),
-            "data": {"kind": kind, "hint": "call again: a new daemon is started"},
+            "data": {"kind": kind, "hint": hint},
         });
         let _infallible = writeln!(text, "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{error}}}");
     }
@@ -254,6 +279,7 @@ fn copy(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
 /// The whole server in this process, with directories of its own below the data directory.
 fn standalone(selection: Selection, surroundings: &Surroundings) -> Result<Exit, Failure> {
     log_to_stderr("warn");
+    inherited::replace();
     let PassableStdio { input, output, copier } = passable_stdio()?;
     remove_leftovers(&surroundings.places.data);
     let mut places = surroundings.places.clone();

@@ -26,8 +26,11 @@ use crate::{
         stdio::{Origin, Stdio},
         tools::Selection,
     },
+    open_files,
     probe::control::{Control, Datagram},
 };
+
+const CLOSE_SESSIONS: &str = "close sessions or clients, or raise `ulimit -n` where the daemon is started";
 
 /// Listens for bridges until the daemon leaves.
 pub async fn listen(daemon: Arc<Daemon>, socket: OwnedFd) -> io::Result<()> {
@@ -74,16 +77,24 @@ async fn serve(daemon: Arc<Daemon>, connection: OwnedFd) {
         return;
     }
     let Ok(control) = Control::new(connection) else { return };
-    let datagram = match tokio::time::timeout(crate::probe::control::ANSWER_TIMEOUT, control.receive()).await {
-        Ok(Ok(datagram)) if !datagram.bytes.is_empty() => datagram,
-        _ => return,
-    };
+    let received = tokio::time::timeout(crate::probe::control::ANSWER_TIMEOUT, control.receive()).await;
     let refuse = |message: &str, hint: &str| {
         let answer = Answer::Refused { message: message.to_owned(), hint: hint.to_owned() };
         if let Err(error) = control.send(&answer, &[]) {
             tracing::debug!(%error, "a bridge could not be told why it was refused");
         }
     };
+    let datagram = match received {
+        Ok(Ok(datagram)) if !datagram.bytes.is_empty() => datagram,
+        // Its bridge waits for a word, and would take silence for our death.
+        Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
+            return refuse(&format!("the daemon could not take this client over: {error}"), CLOSE_SESSIONS);
+        }
+        _ => return,
+    };
+    if let Err(full) = open_files::check(0) {
+        return refuse(&format!("the daemon cannot serve another client: {full}"), CLOSE_SESSIONS);
+    }
     let (hello, [input, output, slate]) = match take_hello(datagram) {
         Ok(taken) => taken,
         Err(error) => {

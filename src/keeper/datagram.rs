@@ -62,7 +62,11 @@ pub fn recv_datagram(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Datagra
     // Descriptors are already ours, so they are collected before anything is refused.
     let mut datagram = Datagram { bytes: &[], fds: Vec::new(), credentials: None, pidfd: None };
     take_ancillary(&message, &mut datagram);
-    if message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
+    if message.msg_flags & libc::MSG_CTRUNC != 0 {
+        let why = "its descriptors could not be taken: too many were sent, or this process has as many as it may";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    }
+    if message.msg_flags & libc::MSG_TRUNC != 0 {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "datagram was truncated"));
     }
     if received == 0 {

@@ -21,6 +21,7 @@ use tokio::{
 };
 
 use super::Destination;
+use crate::open_files;
 
 const MAX_CONNECTIONS: usize = 64;
 const MAX_HEAD_BYTES: usize = 32 << 10;
@@ -107,6 +108,10 @@ async fn serve(listener: TcpListener, rules: Arc<Gate>) {
             }
         };
         while connections.try_join_next().is_some() {}
+        if open_files::check(open_files::FOR_PROXIED).is_err() {
+            rules.remember("the daemon has too many files open".to_owned());
+            continue;
+        }
         let rules = rules.clone();
         connections.spawn(async move {
             let _permit = permit;
@@ -199,13 +204,16 @@ impl Gate {
     async fn connect(&self, host: &str, port: u16) -> Result<TcpStream, Error> {
         let connected = self.try_connect(host, port).await;
         if let Err(error @ (Error::NotAllowed(_) | Error::Inward { .. })) = &connected {
-            let mut refused = self.refused.lock().expect("no panic while locked");
-            let why = error.to_string();
-            if refused.len() < MAX_REFUSED || refused.contains_key(&why) {
-                *refused.entry(why).or_default() += 1;
-            }
+            self.remember(error.to_string());
         }
         connected
+    }
+
+    fn remember(&self, why: String) {
+        let mut refused = self.refused.lock().expect("no panic while locked");
+        if refused.len() < MAX_REFUSED || refused.contains_key(&why) {
+            *refused.entry(why).or_default() += 1;
+        }
     }
 
     async fn try_connect(&self, host: &str, port: u16) -> Result<TcpStream, Error> {

@@ -5,6 +5,7 @@
 //! Called by `sessions`. Not for sessions that were given paths: those are looked at when they are asked for.
 
 use std::{
+    io,
     sync::{Arc, Mutex, Weak},
     time::{Duration, Instant},
 };
@@ -13,6 +14,7 @@ use super::{Parts, sessions::new_handle, watching::enclose};
 use crate::{
     files::{OwnDirectory, Workspace},
     keeper::confine::{self, Place, WORKSPACE},
+    open_files,
     packages::Environment,
     probe::{
         link::{self, Link},
@@ -187,7 +189,12 @@ impl Nest {
         tokio::spawn(async move {
             tokio::time::sleep(DELAY).await;
             while let Some(parts) = parts.upgrade() {
-                let made = Ahead::make(&kind, &parts).await;
+                let room = open_files::check(2 * open_files::FOR_SESSION)
+                    .map_err(|full| link::Error::Descriptors(io::Error::other(full)));
+                let made = match room {
+                    Ok(()) => Ahead::make(&kind, &parts).await,
+                    Err(error) => Err(error),
+                };
                 if !Self::keep(&nest, &kind, made) {
                     break;
                 }

@@ -4,6 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use super::{MAX_CODE_BYTES, MAX_NAME_CHARS};
 use crate::{
+    open_files::NoRoom,
     packages,
     probe::link::{self, Refusal},
     python, sandbox,
@@ -29,6 +30,8 @@ pub enum Error {
     TooMany { limit: usize, idle: Vec<(String, Duration)> },
     #[error("{limit} sessions of yours are open, which is as many as one owner may have")]
     TooManyOwn { limit: usize, idle: Vec<(String, Duration)> },
+    #[error("no session can be opened now: {0}")]
+    NoDescriptors(#[from] NoRoom),
     #[error("{}", .0.message)]
     Refused(Refusal),
     #[error("the running cell is in code that cannot be looked into now, such as a long call into C")]
@@ -101,7 +104,7 @@ impl Error {
             | Self::NotADirectory(_)
             | Self::BadArgument(_)
             | Self::Sandbox(_) => "bad_argument",
-            Self::TooMany { .. } | Self::TooManyOwn { .. } => "too_many_sessions",
+            Self::TooMany { .. } | Self::TooManyOwn { .. } | Self::NoDescriptors(_) => "too_many_sessions",
             Self::Refused(refusal) => refusal.known_kind(),
             Self::NotNow => "not_now",
             Self::NothingToUndo => "nothing_to_undo",
@@ -156,6 +159,11 @@ impl Error {
                     hint.push_str(&named.collect::<Vec<_>>().join(", "));
                 }
                 hint
+            }
+            Self::NoDescriptors(_) => {
+                "close sessions with close_session, or start the daemon where more files may be open: `pylair stop`, then \
+                 `ulimit -n` with a higher number"
+                    .to_owned()
             }
             Self::Refused(refusal) => refusal.hint.clone().unwrap_or_else(|| "see the tool's schema".to_owned()),
             Self::NotNow => "try again, or look when the cell has ended: get_job waits for it".to_owned(),

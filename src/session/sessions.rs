@@ -19,7 +19,7 @@ use crate::{
     files::{OwnDirectory, Workspace},
     journal::EventKind,
     keeper::confine::{self, Confinement},
-    packages,
+    open_files, packages,
     probe::{
         link::{self, Walls},
         template::Wanted,
@@ -616,6 +616,7 @@ impl Sessions {
         if own >= self.parts.max_sessions_per_owner && *caller.owner != *own_owner() {
             return Err(Error::TooManyOwn { limit: self.parts.max_sessions_per_owner, idle: idle() });
         }
+        registry.check_descriptors()?;
         let key = (caller.owner.clone(), name.clone());
         if let Some(session) = registry.starting_of(caller, name) {
             return Err(session.is_starting());
@@ -661,6 +662,15 @@ impl Sessions {
 }
 
 impl Registry {
+    /// Whether there are descriptors for one more session, beside those that are starting and a first checkpoint of each.
+    fn check_descriptors(&self) -> Result<(), Error> {
+        let has_copy = |session: &Session| !session.live.lock().expect("no panic while locked").copies.is_empty();
+        let without_copy = self.open.values().filter(|session| !has_copy(session)).count();
+        let starting = self.reserved.len() + 1;
+        open_files::check(starting * open_files::FOR_SESSION + without_copy * open_files::FOR_COPY)?;
+        Ok(())
+    }
+
     /// One of the caller's that is starting, by name or handle.
     pub(super) fn starting_of(&self, caller: &Caller, wanted: &str) -> Option<&Session> {
         let mut mine = self.starting.values().filter(|session| session.info.owner == caller.owner);

@@ -2,9 +2,11 @@
 //!
 //! After each row the next answer is about the next cell, and the variables of before are there.
 
+use std::time::Instant;
+
 use serde_json::{Value, json};
 
-use crate::support::{Client, Home, pythons};
+use crate::support::{Client, Home, PATIENCE, pythons};
 
 /// A row: what it is called, what runs, with which limit, and what must be true of the structured answer.
 struct Fault {
@@ -178,13 +180,15 @@ fn run(client: &mut Client, code: &str, timeout_s: f64) -> Value {
 }
 
 /// Waits until the state of now can be gone back to, so that what a fault costs is settled.
-fn wait_for_checkpoint(client: &mut Client, session: &str, cell: u64) {
-    loop {
+pub fn wait_for_checkpoint(client: &mut Client, session: &str, cell: u64) {
+    let until = Instant::now() + PATIENCE;
+    while Instant::now() < until {
         let status = client.data("get_status", &json!({"target": session}));
         if status["session"]["checkpoints"].as_array().is_some_and(|cells| cells.last() == Some(&json!(cell))) {
             return;
         }
     }
+    panic!("there is no checkpoint of {session} after cell {cell}");
 }
 
 #[test]

@@ -18,6 +18,8 @@ mod commands;
 mod daemon;
 mod death;
 mod dependencies;
+mod descriptors;
+
 mod displays;
 mod doors;
 mod escape;

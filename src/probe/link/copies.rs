@@ -12,6 +12,7 @@ use super::{
 use crate::{
     descriptor::readable,
     machine::available_memory_mb,
+    open_files,
     probe::{control::ANSWER_TIMEOUT, wire::Op},
 };
 
@@ -173,6 +174,7 @@ impl Link {
         self.kill();
         self.ended(ANSWER_TIMEOUT).await;
         let swept = self.sweep().await;
+        let _turn = open_files::turn_to_go_back().await;
         // New pipes, because the old ones may hold half a frame in either direction.
         let (requests_end, requests) = pipe()?;
         let (replies, replies_end) = pipe()?;

@@ -15,7 +15,7 @@ use super::{Cause, Error, State, Step, Task};
 use crate::{
     journal::EventKind,
     keeper::confine::Place,
-    machine,
+    machine, open_files,
     probe::{
         link::{self, Link, LinkEvent, Walls},
         template::Wanted,
@@ -384,8 +384,11 @@ impl Task {
         }
         let lost = self.start_holds || self.lineage.get(1).is_some_and(|first| *first < before_cell);
         self.close_link().await;
+        let turn = open_files::turn_to_go_back().await;
+        let opened = self.open_worker().await;
+        drop(turn);
         let mut notes = Vec::new();
-        match self.open_worker().await {
+        match opened {
             Ok(()) => {
                 self.parts.journal.record(
                     &self.info.owner,
@@ -400,7 +403,10 @@ impl Task {
             }
             Err(error) => {
                 self.live.lock().expect("no panic while locked").state = State::Dead;
-                notes.push(format!("the session could not be restarted: {error}; the next call tries again"));
+                notes.push(format!(
+                    "the session could not be restarted: {}; the next call tries again",
+                    error.message()
+                ));
             }
         }
         notes
