@@ -5,7 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::Destination;
+use super::{
+    Destination,
+    addresses::{self, Inward},
+};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -93,12 +96,11 @@ impl Protected {
     }
 
     pub fn is_own_door(&self, destination: &Destination) -> bool {
-        let is_here = destination.host == "localhost"
-            || destination
-                .host
-                .parse::<std::net::IpAddr>()
-                .map(|address| address.to_canonical())
-                .is_ok_and(|address| address.is_loopback() || address.is_unspecified());
+        let is_of_this_machine = |address| {
+            let own = addresses::own().unwrap_or_default();
+            addresses::inward(address, &own) == Some(Inward::Machine)
+        };
+        let is_here = destination.host == "localhost" || destination.host.parse().is_ok_and(is_of_this_machine);
         self.door.as_ref().is_some_and(|(host, port)| {
             destination.port == *port && (is_here || destination.host == host.to_ascii_lowercase())
         })
@@ -150,6 +152,8 @@ mod tests {
             ("[::1]:7420", true),
             ("[::ffff:127.0.0.1]:7420", true),
             ("127.0.0.2:7420", true),
+            ("0.0.0.0:7420", true),
+            ("[64:ff9b::7f00:1]:7420", true),
             ("localhost:80", false),
         ] {
             assert_eq!(protected.is_own_door(&entry.parse().unwrap()), own, "{entry}");

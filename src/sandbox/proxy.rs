@@ -20,7 +20,10 @@ use tokio::{
     time::timeout,
 };
 
-use super::Destination;
+use super::{
+    Destination,
+    addresses::{self, Inward},
+};
 use crate::open_files;
 
 const MAX_CONNECTIONS: usize = 64;
@@ -30,18 +33,12 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// How many different refusals are remembered until somebody reads them.
 const MAX_REFUSED: usize = 20;
 
-/// Where clouds tell a machine its secrets, beside the link-local address.
-const METADATA: [IpAddr; 2] =
-    [IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)), IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254))];
-
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error("{0} is not in this session's allow_net")]
     NotAllowed(String),
-    #[error(
-        "{destination} leads to {address}, which is this machine or its surroundings; allow_net has to name that address itself"
-    )]
-    Inward { destination: Destination, address: IpAddr },
+    #[error("{destination} leads to {address}, {leads_to}; allow_net has to name that address itself")]
+    Inward { destination: Destination, address: IpAddr, leads_to: Inward },
     #[error("{destination} could not be reached: {source}")]
     Unreachable { destination: Destination, source: io::Error },
     #[error("the proxy was asked for something it does not know")]
@@ -221,17 +218,18 @@ impl Gate {
         let destination = Destination::new(host, port).filter(|destination| self.allowed.contains(destination));
         let destination = destination.ok_or_else(|| Error::NotAllowed(shown()))?;
         let unreachable = |source| Error::Unreachable { destination: destination.clone(), source };
-        let is_address = destination.host.parse::<IpAddr>().is_ok();
         let found = timeout(PATIENCE, lookup_host((destination.host.as_str(), port))).await;
         let found = found.map_err(|_| unreachable(io::ErrorKind::TimedOut.into()))?.map_err(unreachable)?;
+        let own = addresses::own().map_err(unreachable)?;
         let mut failed = unreachable(io::Error::new(io::ErrorKind::NotFound, "it has no address"));
-        for address in found {
-            // Whoever names an address means it; a name can be made to lead anywhere by whoever holds it.
-            if !is_address && destination.host != "localhost" && is_inward(address.ip()) {
-                failed = Error::Inward { destination: destination.clone(), address: address.ip() };
+        for address in found.map(|found| found.ip()) {
+            if let Some(leads_to) = addresses::inward(address, &own)
+                && !self.is_meant(&destination, address)
+            {
+                failed = Error::Inward { destination: destination.clone(), address, leads_to };
                 continue;
             }
-            match timeout(PATIENCE, TcpStream::connect(SocketAddr::new(address.ip(), port))).await {
+            match timeout(PATIENCE, TcpStream::connect(SocketAddr::new(address, port))).await {
                 Ok(Ok(stream)) => return Ok(stream),
                 Ok(Err(error)) => failed = unreachable(error),
                 Err(_) => failed = unreachable(io::ErrorKind::TimedOut.into()),
@@ -239,30 +237,13 @@ impl Gate {
         }
         Err(failed)
     }
-}
 
-/// Whether an address is this machine, its network's own, or nobody's.
-fn is_inward(address: IpAddr) -> bool {
-    let address = address.to_canonical();
-    METADATA.contains(&address)
-        || match address {
-            IpAddr::V4(address) => {
-                address.is_loopback()
-                    || address.is_link_local()
-                    || address.is_unspecified()
-                    || address.is_multicast()
-                    || address.is_broadcast()
-                    || address.octets()[0] == 0
-            }
-            IpAddr::V6(address) => {
-                address.is_loopback()
-                    || address.is_unicast_link_local()
-                    || address.is_unspecified()
-                    || address.is_multicast()
-                    // An IPv4 address behind a translator is still that address.
-                    || address.octets()[..12] == [0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0]
-            }
-        }
+    /// Whether an address that is not public was allowed by itself. A name does not allow it: whoever owns the name decides where it
+    /// leads, and `localhost` alone always means this machine.
+    fn is_meant(&self, destination: &Destination, address: IpAddr) -> bool {
+        destination.host == "localhost" && address.is_loopback()
+            || self.allowed.contains(&Destination { host: address.to_string(), port: destination.port })
+    }
 }
 
 /// The head of a request, and what came after it.
@@ -348,25 +329,6 @@ mod tests {
             "GET http://a:x/ HTTP/1.1\r\n\r\n",
         ] {
             assert_eq!(Request::parse(bad), None, "{bad}");
-        }
-    }
-
-    #[test]
-    fn names_lead_outward_only() {
-        for inward in [
-            "127.0.0.1",
-            "169.254.169.254",
-            "0.0.0.0",
-            "::1",
-            "::ffff:127.0.0.1",
-            "fe80::1",
-            "fd00:ec2::254",
-            "64:ff9b::7f00:1",
-        ] {
-            assert!(is_inward(inward.parse().unwrap()), "{inward}");
-        }
-        for outward in ["93.184.216.34", "10.0.0.5", "2606:2800::1"] {
-            assert!(!is_inward(outward.parse().unwrap()), "{outward}");
         }
     }
 }

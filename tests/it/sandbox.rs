@@ -3,13 +3,13 @@
 use std::{
     fs,
     io::{Read, Write},
-    net::TcpListener,
+    net::{IpAddr, Ipv4Addr, TcpListener},
     os::unix::fs::{MetadataExt, symlink},
 };
 
 use pylair::{
     caller::{Caller, DefaultSession, Door, Scope},
-    sandbox::{Wish, truth::How},
+    sandbox::{Wish, addresses, truth::How},
     session::{Error, OpenOptions, Report},
 };
 use serde_json::{Value, json};
@@ -341,6 +341,48 @@ fn the_network_is_what_was_allowed() {
         let branch = core.branch(&session, None).await.expect("it branches");
         core.close_session(&session).await;
         assert_eq!(branch.value(&get(allowed)).await, "'allowed'");
+    });
+}
+
+/// An address as `inet_aton` reads it too: a name for whoever only looks at it, which resolves everywhere without asking anybody.
+fn as_a_name(address: Ipv4Addr) -> String {
+    address.to_bits().to_string()
+}
+
+#[test]
+fn a_name_leads_neither_to_this_machine_nor_to_a_private_network() {
+    on_newest_python(async |core| {
+        let mut inward: Vec<Ipv4Addr> = addresses::own()
+            .expect("the kernel lists interfaces")
+            .into_iter()
+            .filter_map(|address| if let IpAddr::V4(v4) = address { Some(v4) } else { None })
+            .collect();
+        inward.extend(
+            ["0.0.0.0", "10.255.255.254", "100.64.0.9", "192.168.255.254"]
+                .map(|text| text.parse::<Ipv4Addr>().unwrap()),
+        );
+        let allowed: Vec<_> = inward.iter().map(|address| format!("{}:9", as_a_name(*address))).collect();
+        // A name for an address that was named as well leads there.
+        let port = serve("named");
+        let named = format!("{}:{port}", as_a_name(Ipv4Addr::LOCALHOST));
+        let both = [format!("127.0.0.1:{port}"), named.clone()];
+        let rules = json!({"allow_net": allowed.iter().chain(&both).collect::<Vec<_>>()});
+        let test = "a_name_leads_neither_to_this_machine_nor_to_a_private_network";
+        let Some(session) = open(core, test, options(core, rules)).await else { return };
+        let ask = |destination: &str| {
+            format!(
+                "import socket\nwith socket.create_connection(('127.0.0.1', 3128), 20) as s:\n\
+                 \x20   s.sendall(b'CONNECT {destination} HTTP/1.1\\r\\n\\r\\n')\n\
+                 \x20   answer = s.recv(1000).split(b'\\r\\n')[0].decode()\nanswer"
+            )
+        };
+        for (destination, address) in allowed.iter().zip(&inward) {
+            let report = session.run(&ask(destination)).await;
+            assert_eq!(report.result.as_deref(), Some("'HTTP/1.1 403 Forbidden'"), "{address}: {report:#?}");
+            let said = format!("{destination} leads to {address}, an address of ");
+            assert!(report.notes.iter().any(|note| note.contains(&said)), "{address}: {report:#?}");
+        }
+        assert_eq!(session.value(&ask(&named)).await, "'HTTP/1.1 200 Connection established'");
     });
 }
 
