@@ -1,15 +1,20 @@
-//! What the daemon was started with and changed for itself: the file mode mask and the limit of open files. Whatever is started for a
-//! user gets them back, and files written for a user have the modes that user's own programs would give them.
+//! What the daemon was started with and changed for itself: the file mode mask, the limit of open files, and open descriptors. Whatever
+//! is started for a user gets the first two back, and files written for a user have the modes that user's own programs would give them.
+//! Descriptors stay with whoever opened them.
 
 use std::{
     io,
-    os::{fd::AsFd, unix::process::CommandExt},
+    os::{
+        fd::{AsFd, BorrowedFd, RawFd},
+        unix::process::CommandExt,
+    },
     process::Command,
     sync::OnceLock,
 };
 
 use rustix::{
     fs::Mode,
+    io::{FdFlags, fcntl_getfd, fcntl_setfd},
     process::{Resource, Rlimit, getrlimit, setrlimit},
 };
 
@@ -59,4 +64,37 @@ pub fn give_back_with(command: &mut Command, umask: Option<u32>) {
     };
     // SAFETY: two system calls and nothing else between fork and exec.
     unsafe { command.pre_exec(restore) };
+}
+
+/// The descriptors above 2 that this process was started with. They may lead to files and pipes that no session should have.
+#[derive(Debug)]
+pub struct Descriptors(Vec<RawFd>);
+
+impl Descriptors {
+    /// Finds them and keeps them from every program that is started from now on. They stay usable here, because a certificate may have
+    /// been given as `/dev/fd/N`. Whatever this process opened itself is close-on-exec, and so is told apart.
+    pub fn hide() -> io::Result<Self> {
+        let listed: Vec<RawFd> = std::fs::read_dir("/proc/self/fd")?
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .filter(|fd| *fd > 2)
+            .collect();
+        let mut inherited = Vec::new();
+        for raw in listed {
+            // SAFETY: used for two system calls, which say so when the descriptor is not open, as that of the listing no longer is.
+            let fd = unsafe { BorrowedFd::borrow_raw(raw) };
+            if fcntl_getfd(fd).is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC)) {
+                fcntl_setfd(fd, FdFlags::CLOEXEC)?;
+                inherited.push(raw);
+            }
+        }
+        Ok(Self(inherited))
+    }
+
+    /// Closes them.
+    pub fn close(self) {
+        for raw in self.0 {
+            // SAFETY: nothing in this process owns a descriptor that it was started with.
+            unsafe { libc::close(raw) };
+        }
+    }
 }

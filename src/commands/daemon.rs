@@ -20,6 +20,7 @@ use crate::{
         DaemonStatus,
         lifecycle::{self, Run, say_ready},
     },
+    inherited::Descriptors,
     mask::{self, Reading},
     mcp::tools::Selection,
 };
@@ -38,13 +39,14 @@ pub fn daemon() -> ExitCode {
         pid if pid < 0 => return ExitCode::from(Exit::Failed as u8),
         _ => return ExitCode::SUCCESS,
     }
-    // SAFETY: system calls; nothing of ours is open above 2 yet. Whatever whoever started us left open shall not live on in
-    // the daemon, let alone in its sessions.
-    unsafe {
-        libc::setsid();
-        libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
-    }
-    match serve() {
+    // SAFETY: a system call without arguments.
+    unsafe { libc::setsid() };
+    let served = Descriptors::hide().map_err(|error| format!("open descriptors cannot be listed: {error}"));
+    let served = served.and_then(|descriptors| {
+        descriptors.close();
+        serve()
+    });
+    match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
             say_ready(&message);

@@ -280,6 +280,7 @@ fn copy(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
 fn standalone(selection: Selection, surroundings: &Surroundings) -> Result<Exit, Failure> {
     log_to_stderr("warn");
     inherited::replace();
+    inherited::Descriptors::hide()?.close();
     let PassableStdio { input, output, copier } = passable_stdio()?;
     remove_leftovers(&surroundings.places.data);
     let mut places = surroundings.places.clone();

@@ -15,11 +15,13 @@ use crate::{
         DaemonStatus,
         lifecycle::{self, Run},
     },
+    inherited,
     mcp::tools::Selection,
 };
 
 pub fn serve(args: &ServeArgs, surroundings: Surroundings) -> Result<Exit, Failure> {
     log_to_stderr("warn,pylair=info");
+    let descriptors = inherited::Descriptors::hide()?;
     let config = surroundings.config(&Flags {
         host: args.host.clone(),
         port: args.port,
@@ -40,6 +42,7 @@ pub fn serve(args: &ServeArgs, surroundings: Surroundings) -> Result<Exit, Failu
     let runtime = runtime()?;
     let served = runtime.block_on(async {
         let opened = lifecycle::open(run, &surroundings.program).await?;
+        descriptors.close();
         // All addresses of a machine are no address to ask; its name is.
         let address = opened.address.clone().unwrap_or_default();
         let address = address.replace("//0.0.0.0:", &format!("//{name}:")).replace("//[::]:", &format!("//{name}:"));

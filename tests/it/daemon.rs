@@ -10,7 +10,8 @@ use std::{
             net::{UnixListener, UnixStream},
         },
     },
-    process::Command,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
 };
 
 use pylair::{
@@ -19,9 +20,9 @@ use pylair::{
 };
 use rustix::process::Signal;
 
-use crate::support::{Client, Home, PATIENCE, Watched, kill};
+use crate::support::{Client, Home, PATIENCE, Server, Watched, kill};
 
-fn mode(path: &std::path::Path) -> u32 {
+fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).permissions().mode() & 0o777
 }
 
@@ -38,6 +39,45 @@ fn directories_and_sockets_are_private_and_there_is_a_log() {
     }
     let log = fs::read_to_string(places.log()).expect("there is a log");
     assert!(log.contains("the daemon is ready"), "{log}");
+}
+
+/// A command whose starter has left a file open, for reading and for writing.
+fn with_a_file_left_open(home: &Home, file: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", "exec 7<\"$0\" 8>>\"$0\"; exec \"$@\""]).arg(file).arg(&home.program).args(args);
+    command.env_clear().envs(&home.env).current_dir(home.work()).stdin(Stdio::null());
+    command
+}
+
+fn open_files(pid: &str) -> Vec<PathBuf> {
+    let listed = fs::read_dir(format!("/proc/{pid}/fd")).expect("the process is ours");
+    listed.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok()).collect()
+}
+
+#[test]
+fn descriptors_of_whoever_starts_a_daemon_stay_with_their_owner() {
+    let code = "import os; [os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd') \
+                if os.path.islink(f'/proc/self/fd/{n}')]";
+    let is_clean = |said: &str, secret: &Path| said.contains("pipe:") && !said.contains(secret.to_str().unwrap());
+    for args in [&["mcp"][..], &["mcp", "--standalone"]] {
+        let home = Home::new();
+        let secret = home.path.join("secret");
+        fs::write(&secret, "secret").unwrap();
+        let mut client = Client::start(with_a_file_left_open(&home, &secret, args));
+        client.initialize();
+        let said = client.execute_text(code);
+        assert!(is_clean(&said, &secret), "{args:?}: {said}");
+        if args.len() == 1 {
+            assert!(!open_files(&home.daemon_pid().to_string()).contains(&secret), "the daemon has it");
+        }
+    }
+    let home = Home::new();
+    let secret = home.path.join("secret");
+    fs::write(&secret, "secret").unwrap();
+    let _server = Server::start(with_a_file_left_open(&home, &secret, &["serve", "--port", "0"]), &home.places());
+    let said = home.run(&["exec", code]).stdout;
+    assert!(is_clean(&said, &secret), "serve: {said}");
+    assert!(!open_files(&home.daemon_pid().to_string()).contains(&secret), "the server has it");
 }
 
 #[test]
