@@ -73,7 +73,9 @@ class Cells:
             return {"refused": f"the source is not UTF-8: {error}"}, b""
         if "path" in request:
             try:
-                paths.check(str(request["path"]))
+                path = str(request["path"])
+                paths.check(path)
+                paths.check_assigned(path, source, self.namespace)
             except paths.Refused as refusal:
                 return paths.refusal(refusal, "execute"), b""
         name = f"<cell {request['cell']}>"

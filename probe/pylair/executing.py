@@ -38,6 +38,7 @@ class Call:
             self.source = cell.text(blob)
         except UnicodeDecodeError as error:
             raise Refused("bad_request", f"the source is not UTF-8: {error}") from None
+        self._path = request.get("path")
         self.name = _name(request, client)
         self.capture = Capture(send)
         self.notes: list[str] = []
@@ -45,6 +46,8 @@ class Call:
 
     def run(self, scratch: Scratch, placed: Callable[[Work], None]) -> Work:
         """Compiles the code and has it run. What it raised is in the work; `placed` may raise Refused."""
+        if self._path is not None:
+            paths.check_assigned(self._path, self.source, scratch.namespace)
         self._namespace, self._locals = scratch.namespace, scratch.locals
         self._before = cell.Names(scratch.namespace)
         self._work = work = Work(self.capture, None)

@@ -8,6 +8,7 @@ classes, items with the methods of built-in classes. What cannot be found that w
 from __future__ import annotations
 
 import ast
+import builtins
 import collections
 import difflib
 import functools
@@ -43,6 +44,8 @@ _C_METHODS = _ids(types.MethodDescriptorType, types.WrapperDescriptorType, types
 _mro_of = type.__dict__["__mro__"].__get__
 _dict_of = type.__dict__["__dict__"].__get__
 _name_of = type.__dict__["__qualname__"].__get__
+
+_BUILTINS = builtins.__dict__
 
 MISSING: Any = object()
 
@@ -142,6 +145,33 @@ def check(text: str) -> None:
     whole = body.lineno == 1 and body.col_offset == 0 and body.end_lineno == len(lines) and body.end_col_offset == len(lines[-1])
     if not whole or not isinstance(body, (ast.Name, ast.Attribute, ast.Subscript)):
         raise _bad(text, "it has more in it than a path")
+
+
+def check_assigned(text: str, source: str, namespace: dict[str, Any]) -> None:
+    """Refuses a source that would set one of Python's own names, without which no later code runs. `text` has passed `check`."""
+    if not source[len(text) :].lstrip().startswith("="):
+        return
+    steps = parse(text).steps
+    if _is_own_name(steps, namespace):
+        message = f"{text.strip()} is Python's own and cannot be set"
+        raise Refused("bad_path", message, "choose another name; a builtin can be hidden by a variable of its name")
+
+
+def _is_own_name(steps: list[Step], namespace: dict[str, Any]) -> bool:
+    last = steps[-1]
+    if last.kind == "name":
+        return _is_special(last.value)
+    try:
+        owner = walk(Path("", steps[:-1]), namespace)
+        key = last.value if last.kind == "attribute" else resolve(last.value, namespace)
+    except Refused:
+        return False
+    names = module_dict(owner) if issubclass(type(owner), types.ModuleType) else owner
+    return names is _BUILTINS or (names is namespace and _is_special(key))
+
+
+def _is_special(name: Any) -> bool:
+    return type(name) is str and name.startswith("__") and name.endswith("__")
 
 
 def _parsed(text: str) -> ast.Expression:
@@ -269,10 +299,10 @@ def find_name(name: str, namespace: dict[str, Any]) -> Any:
     value = lookup(namespace, name)
     if value is not MISSING:
         return value
-    builtins = lookup(namespace, "__builtins__")
-    if type(builtins) is types.ModuleType:
-        builtins = module_dict(builtins)
-    value = lookup(builtins, name) if type(builtins) is dict else MISSING
+    found = lookup(namespace, "__builtins__")
+    if type(found) is types.ModuleType:
+        found = module_dict(found)
+    value = lookup(found, name) if type(found) is dict else MISSING
     if value is not MISSING:
         return value
     names = plain_names(namespace)

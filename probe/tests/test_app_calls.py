@@ -151,6 +151,8 @@ def test_source_of_what_a_call_defined(run):
 def test_a_path_is_checked_before_its_source_runs(run):
     app = run()
     assert app.execute("thing.value = 5", path="thing.value")["outcome"] == "ok"
+    assert app.execute("__builtins__ = 1", path="__builtins__")["kind"] == "bad_path"
+    assert app.execute("len('ab')", path="len")["result"] == "2"
     done = app.execute("thing.value = 6", path="thing.value; 1")
     assert done["kind"] == "bad_path"
     assert app.execute("thing.value").result == "5"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import collections
 import time
+import types
 
 import pytest
 
@@ -139,3 +141,49 @@ def test_source_is_only_written_around_a_whole_path(text):
 @pytest.mark.parametrize("text", ["x", " a.b ", "a['#'].b[1:2]", "größe.b"])
 def test_a_whole_path_may_have_source_around_it(text):
     paths.check(text)
+
+
+PYTHONS_OWN = [
+    "__builtins__",
+    "__name__",
+    "__loader__",
+    "__spec__",
+    "__debug__",
+    "__\uff42uiltins__",
+    " __builtins__ ",
+    "__builtins__.print",
+    "__builtins__.__dict__['print']",
+    "here.__builtins__",
+    "here.__dict__['__name__']",
+    "hidden.len",
+    "names[which]",
+]
+
+
+@pytest.fixture
+def own(namespace):
+    here = types.ModuleType("__main__")
+    here.__dict__.update(namespace, __builtins__=builtins, hidden=builtins, names=builtins.__dict__, which="len", here=here)
+    return here.__dict__
+
+
+@pytest.mark.parametrize("text", PYTHONS_OWN)
+def test_what_python_needs_is_not_set(own, text):
+    paths.check(text)
+    with pytest.raises(paths.Refused) as refused:
+        paths.check_assigned(text, f"{text} = 1", own)
+    assert refused.value.kind == "bad_path"
+    # Looking at it and calling it is another matter.
+    paths.check_assigned(text, f"{text}(1 == 1)", own)
+
+
+@pytest.mark.parametrize("text", ["x", "_", "print", "__private", "plain['__name__']", "hostile.__class__", "missing.value"])
+def test_the_programs_own_is_set(own, text):
+    paths.check_assigned(text, f"{text} = 1", own)
+
+
+@pytest.mark.parametrize("text", ["class", "not an id", "1x", "None", "True", "f()", "a, b", "*a", "", "x.class", "x = y", "global"])
+def test_what_is_no_name_is_not_set(text):
+    with pytest.raises(paths.Refused) as refused:
+        paths.check(text)
+    assert refused.value.kind == "bad_path"

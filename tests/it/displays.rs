@@ -127,6 +127,12 @@ fn call_and_set_variable_run_around_a_path_and_nothing_else() {
     assert_eq!(client.execute("len(c.rows)")["result"], "2");
     let failure = client.failure("set_variable", &json!({"path": "x"}));
     assert_eq!(failure["kind"], "bad_argument");
+    // Without its own names Python runs no later cell.
+    for path in ["__builtins__", "__name__", "__builtins__.len", "class", "not a name"] {
+        let refused = text_of(&client.call("set_variable", &json!({"path": path, "value": 1})));
+        assert!(refused.contains("is Python's own") || refused.contains("is not a path"), "{path}: {refused}");
+    }
+    assert_eq!(client.execute("len(c.rows), __name__")["result"], "(2, '__main__')");
 }
 
 #[test]
