@@ -20,6 +20,7 @@ use crate::sandbox::{self, paths::Protected};
 
 mod failures;
 mod http;
+mod project;
 mod sandboxes;
 
 pub use failures::{FailuresSettings, FrozenLimits};
@@ -34,6 +35,15 @@ pub enum Error {
     Read { path: PathBuf, source: io::Error },
     #[error("the settings file `{path}` is not valid: {message}")]
     Parse { path: PathBuf, message: String },
+    #[error("the settings file `{path}` is not a regular file")]
+    NotRegular { path: PathBuf },
+    #[error("the settings file `{path}` is longer than {limit} KB")]
+    TooLong { path: PathBuf, limit: u64 },
+    #[error(
+        "`{path}` sets `{key}`, which a project may not set: only your own file `{own}` may. In a project's file \
+         {harmless} count"
+    )]
+    NotAProjects { path: PathBuf, key: String, own: PathBuf, harmless: String },
     #[error("the value `{value}` of {origin} is not valid for `{key}`: {expected}")]
     Value { key: &'static str, value: String, origin: String, expected: &'static str },
     #[error("the settings file `{path}` is not valid {wrong}")]
@@ -49,6 +59,11 @@ impl Error {
         match self {
             Self::Read { .. } | Self::Parse { .. } | Self::Value { .. } => {
                 "`pylair doctor` shows every setting and where it comes from"
+            }
+            Self::NotRegular { .. } | Self::TooLong { .. } => "remove it, or put a short TOML file in its place",
+            Self::NotAProjects { .. } => {
+                "remove the line, or move it to your own settings file if that is what you want; a flag or an environment \
+                 variable does it for one command"
             }
             Self::Sandbox { wrong, .. } => wrong.hint(),
             Self::MakeDirectory { .. } => "set PYLAIR_HOME to a directory you can write to",
@@ -368,15 +383,18 @@ impl Config {
         project: Option<&Path>,
         places: &Places,
     ) -> Result<Self, Error> {
-        let mut files = Vec::new();
-        for path in project.map(|dir| dir.join("pylair.toml")).into_iter().chain([places.settings_file()]) {
-            if let Some(mut file) = read_file(&path)? {
-                if path != places.settings_file() {
-                    file.sandbox_best_effort = None;
-                }
-                files.push((path.display().to_string(), file));
-            }
-        }
+        let own_path = places.settings_file();
+        let own = project::read_own(&own_path)?;
+        let of_project = match project.map(|dir| dir.join("pylair.toml")) {
+            Some(path) => project::read_projects(&path, own.as_ref(), &own_path)?.map(|file| (path, file)),
+            None => None,
+        };
+        let sandbox = own.as_ref().and_then(|file| file.sandbox.clone()).unwrap_or_default();
+        let files: Vec<_> = of_project
+            .into_iter()
+            .chain(own.map(|file| (own_path, file)))
+            .map(|(path, file)| (path.display().to_string(), file))
+            .collect();
         let mut resolver = Resolver { env, files: &files, settings: Vec::new() };
         let host = resolver.pick(
             "host",
@@ -388,10 +406,13 @@ impl Config {
         let port = resolver.pick("port", flags.port, |file| file.port, 7420, "a port number")?;
         let python =
             resolver.pick("python", None, |file| file.python.clone(), String::new(), "a Python interpreter")?;
-        let timeout_s = resolver.pick("timeout_s", None, |file| file.timeout_s, 900.0, "seconds, 0 for none")?;
-        let wait_s = resolver.pick("wait_s", None, |file| file.wait_s, 45.0, "seconds")?;
-        let max_chars = resolver.pick("max_chars", None, |file| file.max_chars, 25_000, "a number of characters")?;
-        let max_output_mb = resolver.pick("max_output_mb", None, |file| file.max_output_mb, 256, "megabytes")?;
+        let timeout_s =
+            resolver.pick("timeout_s", None, |file| file.timeout_s, project::TIMEOUT_S, "seconds, 0 for none")?;
+        let wait_s = resolver.pick("wait_s", None, |file| file.wait_s, project::WAIT_S, "seconds")?;
+        let max_chars =
+            resolver.pick("max_chars", None, |file| file.max_chars, project::MAX_CHARS, "a number of characters")?;
+        let max_output_mb =
+            resolver.pick("max_output_mb", None, |file| file.max_output_mb, project::MAX_OUTPUT_MB, "megabytes")?;
         let checkpoints = resolver.pick(
             "checkpoints",
             None,
@@ -418,9 +439,6 @@ impl Config {
         let failures = failures::failures(&mut resolver)?;
         let sandbox_best_effort =
             resolver.pick("sandbox_best_effort", None, |file| file.sandbox_best_effort, false, "`true` or `false`")?;
-        // The user's own alone: whoever's project this is does not decide what is confined how.
-        let users = files.iter().find(|(path, _)| *path == places.settings_file().display().to_string());
-        let sandbox = users.and_then(|(_, file)| file.sandbox.clone()).unwrap_or_default();
         sandbox
             .check(&sandboxes::protected(places, &host, port))
             .map_err(|wrong| Error::Sandbox { path: places.settings_file(), wrong })?;
@@ -464,16 +482,6 @@ impl Config {
 /// Seconds as people write them; `None` for what is no duration.
 pub fn seconds(value: f64) -> Option<Duration> {
     Duration::try_from_secs_f64(value).ok()
-}
-
-fn read_file(path: &Path) -> Result<Option<File>, Error> {
-    match fs::read_to_string(path) {
-        Ok(text) => toml::from_str(&text)
-            .map(Some)
-            .map_err(|error| Error::Parse { path: path.to_owned(), message: error.message().to_owned() }),
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
-        Err(source) => Err(Error::Read { path: path.to_owned(), source }),
-    }
 }
 
 struct Resolver<'a> {
@@ -565,33 +573,22 @@ mod tests {
     fn flags_beat_environment_beats_file_beats_default() {
         let dir = std::env::temp_dir().join(format!("pylair-config-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
-        fs::write(dir.join("pylair.toml"), "port = 1\nwait_s = 3\n").unwrap();
-        let places = Places::resolve(&env(&[("PYLAIR_HOME", "/nonexistent")]), 1);
+        fs::write(dir.join("pylair.toml"), "wait_s = 3\n").unwrap();
+        fs::create_dir_all(dir.join("config")).unwrap();
+        fs::write(dir.join("config/config.toml"), "port = 1\nwait_s = 4\nmax_sessions = 6\n").unwrap();
+        let places = Places::resolve(&env(&[("PYLAIR_HOME", dir.to_str().unwrap())]), 1);
         let flags = Flags { port: Some(5), ..Flags::default() };
         let config =
             Config::resolve(&flags, &env(&[("PYLAIR_PORT", "4"), ("PYLAIR_MAX_CHARS", "9")]), Some(&dir), &places)
                 .unwrap();
         fs::remove_dir_all(&dir).unwrap();
         assert_eq!((config.port, config.max_chars, config.wait), (5, 9, Duration::from_secs(3)));
+        assert_eq!(config.max_sessions, 6);
         let origin = |key| config.settings.iter().find(|setting| setting.key == key).unwrap().origin.clone();
         assert_eq!(origin("port"), "the flag --port");
         assert_eq!(origin("max_chars"), "the environment variable PYLAIR_MAX_CHARS");
         assert!(origin("wait_s").ends_with("pylair.toml"));
         assert_eq!(origin("host"), "default");
-    }
-
-    #[test]
-    fn a_project_does_not_loosen_the_users_sandboxes() {
-        let dir = std::env::temp_dir().join(format!("pylair-config-sandbox-{}", std::process::id()));
-        let places = Places::resolve(&env(&[("PYLAIR_HOME", dir.to_str().unwrap())]), 1);
-        fs::create_dir_all(places.settings_file().parent().unwrap()).unwrap();
-        let loose = "sandbox_best_effort = true\n[sandbox]\nallow_read = [\"/etc\"]\n";
-        fs::write(dir.join("pylair.toml"), loose).unwrap();
-        let resolved = || Config::resolve(&Flags::default(), &env(&[]), Some(&dir), &places).unwrap();
-        assert_eq!((resolved().sandbox, resolved().sandbox_best_effort), (sandbox::Settings::default(), false));
-        fs::write(places.settings_file(), loose).unwrap();
-        assert!(resolved().sandbox != sandbox::Settings::default() && resolved().sandbox_best_effort);
-        fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

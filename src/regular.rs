@@ -16,6 +16,12 @@ pub fn open(path: &Path) -> io::Result<File> {
     only_regular(rustix::fs::open(path, flags, Mode::empty())?)
 }
 
+/// The same, for a name that may not be a symlink.
+pub fn open_not_followed(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    only_regular(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
 /// The same, for a path that was looked at and has no symlinks in it: if there is one now, somebody put it there.
 pub fn open_plain(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -24,7 +30,7 @@ pub fn open_plain(path: &Path) -> io::Result<File> {
 
 fn only_regular(file: OwnedFd) -> io::Result<File> {
     if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != FileType::RegularFile {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
     Ok(file.into())
 }

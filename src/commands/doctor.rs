@@ -82,6 +82,7 @@ pub fn doctor(args: &DoctorArgs, surroundings: &Surroundings) -> Result<Exit, Fa
     // As the daemon resolves them: it belongs to a user, not to a project.
     let config = Config::resolve(&Flags::default(), &surroundings.env, None, &surroundings.places)?;
     let mut trials = vec![check_places(&surroundings.places)];
+    trials.extend(check_project(surroundings));
     let was_running = Client::connect(surroundings)?.is_some();
     let mut daemon = None;
     match Client::start(surroundings) {
@@ -138,6 +139,25 @@ fn check_places(places: &Places) -> Trial {
         Err(error) => format!("{}; {}", super::chain(error), error.hint()),
     };
     Trial { what: "directories", works: made.is_ok() && mode == 0o700, detail, ..Trial::default() }
+}
+
+/// The `pylair.toml` of this directory, which counts for commands that serve or test in it.
+fn check_project(surroundings: &Surroundings) -> Option<Trial> {
+    let path = surroundings.cwd.as_ref()?.join("pylair.toml");
+    std::fs::symlink_metadata(&path).ok()?;
+    let resolved =
+        Config::resolve(&Flags::default(), &surroundings.env, surroundings.cwd.as_deref(), &surroundings.places);
+    let (works, detail) = match resolved {
+        Ok(config) => {
+            let origin = path.display().to_string();
+            let its: Vec<_> = config.settings.iter().filter(|setting| setting.origin == origin).collect();
+            let its: Vec<_> = its.iter().map(|setting| format!("{} = {}", setting.key, setting.value)).collect();
+            let counts = if its.is_empty() { "nothing in it counts".to_owned() } else { its.join(", ") };
+            (true, format!("{origin}: {counts} (for `serve`, `test` and `mcp --standalone` here)"))
+        }
+        Err(error) => (false, format!("{}; {}", super::chain(&error), error.hint())),
+    };
+    Some(Trial { what: "project settings", works, detail, ..Trial::default() })
 }
 
 fn try_session(client: &mut Client, sandbox: &str, what: &'static str, surroundings: &Surroundings) -> Trial {
@@ -208,7 +228,7 @@ fn show(findings: &Findings) -> Result<(), Failure> {
     let width = findings.settings.iter().map(|setting| setting.key.len()).max().unwrap_or(0);
     for setting in &findings.settings {
         let value = if setting.value.is_empty() { "-".to_owned() } else { shown(&setting.value) };
-        say(&format!("  {:width$} {value:12} {}", setting.key, setting.origin))?;
+        say(&format!("  {:width$} {value:12} {}", setting.key, shown(&setting.origin)))?;
     }
     say("\nPlaces")?;
     for (name, path) in [

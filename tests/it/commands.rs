@@ -70,6 +70,39 @@ fn a_bad_setting_is_told_with_its_origin() {
 }
 
 #[test]
+fn a_projects_file_aims_no_command_at_its_user() {
+    let home = Home::new();
+    let own = home.places().settings_file().display().to_string();
+    let file = home.work().join("pylair.toml");
+    let commands: [&[&str]; 3] = [&["serve", "--port", "0"], &["mcp", "--standalone"], &["test", "--collect-only"]];
+    for (key, value) in [
+        ("host", "'0.0.0.0'"),
+        ("allowed_hosts", "['pylair.example.net']"),
+        ("behind_proxy", "true"),
+        ("database", "'postgres://pylair.example.net/x'"),
+        ("python", "'/nonexistent/python'"),
+    ] {
+        fs::write(&file, format!("{key} = {value}\n")).expect("the home is writable");
+        for command in commands {
+            let told = home.run(command);
+            assert_eq!(told.status.code(), Some(2), "{told:?}");
+            assert!(told.stderr.contains(&format!("sets `{key}`")) && told.stderr.contains(&own), "{told:?}");
+            assert_eq!(told.stdout, "", "nothing was served");
+        }
+    }
+    fs::remove_file(&file).expect("it is there");
+    std::os::unix::fs::symlink("/dev/zero", &file).expect("the home is writable");
+    for command in commands {
+        let told = home.run(command);
+        assert!(told.status.code() == Some(2) && told.stderr.contains("not a regular file"), "{told:?}");
+    }
+    fs::remove_file(&file).expect("it is there");
+    fs::write(&file, "max_chars = 700\n").expect("the home is writable");
+    let told = home.run(&["doctor", "--quick"]);
+    assert!(told.status.success() && told.stdout.contains("max_chars = 700"), "{told:?}");
+}
+
+#[test]
 fn an_unknown_output_is_an_error() {
     let home = Home::new();
     let told = home.run(&["output", "nothing-1"]);

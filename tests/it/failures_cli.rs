@@ -27,7 +27,7 @@ fn only_files_are_imported() {
     let home = Home::new();
     let told = home.run(&["failures", "import", "/dev/zero"]);
     assert_ne!(told.status.code(), Some(0), "{told:?}");
-    assert!(told.stderr.contains("cannot read `/dev/zero`: it is no regular file"), "{told:?}");
+    assert!(told.stderr.contains("cannot read `/dev/zero`: not a regular file"), "{told:?}");
 }
 
 #[test]
