@@ -244,7 +244,7 @@ fn short_enough(path: PathBuf, uid: u32) -> PathBuf {
 #[serde(rename_all = "snake_case")]
 pub enum Checkpoints {
     Off,
-    /// After cells, in the idle gap; the newest few are kept.
+    /// After cells, in the idle gap, or before the next cell where there is none; the newest few are kept.
     Auto,
     /// The same, so many are kept.
     Newest(usize),

@@ -36,6 +36,28 @@ fn parse_stat(stat: &str) -> Option<Used> {
     Some(Used { cpu_s, threads: number(17)? })
 }
 
+/// What a process's pages have cost it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Paging {
+    /// Pages that it was given, or that were copied for it, one by one.
+    pub faults: u64,
+    /// Time that the kernel worked for it.
+    pub system: Duration,
+    pub resident_pages: u64,
+}
+
+pub fn paging(pid: i32) -> Option<Paging> {
+    parse_paging(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn parse_paging(stat: &str) -> Option<Paging> {
+    let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
+    let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+    let tick = Duration::from_secs(1) / u32::try_from(rustix::param::clock_ticks_per_second()).ok()?.max(1);
+    let system = tick.saturating_mul(u32::try_from(number(12)?).unwrap_or(u32::MAX));
+    Some(Paging { faults: number(7)?, system, resident_pages: number(21)? })
+}
+
 /// How much longer than usual things may take: processes that want to run now, for each processor, within bounds. A worker that gets no
 /// processor looks just like one that hangs, and must not be killed for it.
 pub fn crowding() -> u32 {
@@ -111,6 +133,19 @@ mod tests {
         let expected = 300.0 / ticks as f64;
         assert!((used.cpu_s - expected).abs() < 1e-9);
         assert_eq!(used.threads, 3);
+    }
+
+    #[test]
+    fn pages_of_a_process_are_read() {
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194560 31 2 3 4 250 0 0 0 20 0 3 0 100 8192 12";
+        let paging = Paging { faults: 31, system: Duration::ZERO, resident_pages: 12 };
+        assert_eq!(parse_paging(stat), Some(paging));
+        assert!(paging_of_this().faults > 0);
+        assert_eq!(parse_paging("7 (a) S 1"), None);
+    }
+
+    fn paging_of_this() -> Paging {
+        paging(i32::try_from(std::process::id()).unwrap()).unwrap()
     }
 
     #[test]

@@ -175,12 +175,6 @@ def _refuse_size(request: dict[str, Any], pages: int) -> None:
     used = pages * os.sysconf("SC_PAGE_SIZE") // _MIB
     if limit is not None and used > limit:
         raise Refused(f"the worker uses {used} MB of memory, over the limit of {limit} MB for checkpoints")
-    limit = request.get("max_small_mb")
-    # Looking takes longer the more there is, and the whole bounds the part.
-    if limit is not None and used > limit:
-        used = small_pages_mb()
-        if used > limit:
-            raise Refused(f"{used} MB of memory are in small pages, over the limit of {limit} MB for checkpoints")
 
 
 def _locks_sentence(locked: list[int]) -> str:

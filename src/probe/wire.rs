@@ -95,8 +95,6 @@ pub enum Op {
         checkpoint: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         max_rss_mb: Option<u64>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        max_small_mb: Option<u64>,
     },
     Clear,
     /// What an app logged.

@@ -475,7 +475,7 @@ fn a_missing_module_is_answered_with_the_package_it_comes_in() {
         let report = session.run("import tabulate").await;
         assert_eq!(report.notes, ["`tabulate` is not installed; install_packages([\"tabulate\"]) does it"]);
         let notes = session.run("import taboolate").await.notes;
-        assert!(notes.iter().all(|note| note.contains("came at once")), "nothing is guessed: {notes:?}");
+        assert_eq!(notes, Vec::<String>::new(), "nothing is guessed");
     });
 }
 
@@ -492,14 +492,14 @@ fn auto_install_brings_known_packages_before_the_cell_runs_and_no_others() {
             report.notes
         );
         let notes = session.run("import tabulate").await.notes;
-        assert!(notes.iter().all(|note| note.contains("came at once")), "{notes:?}");
+        assert_eq!(notes, Vec::<String>::new());
         // The index has a package of this name, but nobody knows it.
         let report = session.run("import tiny").await;
         assert_eq!(report.outcome, Outcome::Raised);
         assert!(report.notes[0].contains("check its spelling"), "{:?}", report.notes);
         let optional = session.run("try:\n    import xlrd\nexcept ImportError:\n    print('without')").await;
         assert_eq!(optional.stdout, "without\n");
-        assert!(optional.notes.iter().all(|note| note.contains("came at once")), "{:?}", optional.notes);
+        assert_eq!(optional.notes, Vec::<String>::new());
         // Known, but not to be had here.
         let report = session.run("import xlrd").await;
         assert_eq!(report.outcome, Outcome::Raised);

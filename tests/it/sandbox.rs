@@ -445,6 +445,24 @@ fn who_takes_more_memory_than_is_his_is_ended_and_told() {
     });
 }
 
+/// Frozen copies are counted as the session's, and each page that is written to exists once more in every one of them.
+#[test]
+fn checkpoints_fit_into_the_memory_of_a_sandbox() {
+    on_newest_python(async |core| {
+        let test = "checkpoints_fit_into_the_memory_of_a_sandbox";
+        let Some(session) = open(core, test, options(core, json!({"memory_mb": 240}))).await else { return };
+        session.value("data = bytearray(60 << 20)").await;
+        for cell in 2..=7 {
+            session.value(&format!("for at in range(0, len(data), 4096): data[at] = {cell}")).await;
+            core.wait_for_checkpoint(&session, cell).await;
+        }
+        session.value("data = bytearray(130 << 20)\nfor at in range(0, len(data), 4096): data[at] = 1").await;
+        core.wait_for_skipped_checkpoint(&session).await;
+        let told = session.run("data[0]").await.notes;
+        assert!(told.iter().any(|note| note.ends_with("over the limit of 120 MB for checkpoints")), "{told:?}");
+    });
+}
+
 #[test]
 fn who_fills_the_disk_is_ended_and_may_clean_up() {
     on_newest_python(async |core| {

@@ -61,6 +61,48 @@ fn undo_at_the_start_and_past_the_ring_says_what_there_is() {
 }
 
 #[test]
+fn undo_after_quick_cells_goes_back_as_little_as_it_can_and_says_how_far() {
+    on_newest_python(async |core| {
+        for _ in 0..20 {
+            let session = core.session().await;
+            for number in 1..=5 {
+                session.value(&format!("x = {number}")).await;
+            }
+            let undone = session.session.undo(None).await.expect("there is an older checkpoint");
+            assert!((1..5).contains(&undone.cell), "{undone:?}");
+            assert_eq!(undone.undone, (undone.cell + 1..=5).collect::<Vec<_>>());
+            let further = undone.notes.iter().find(|note| note.contains("cells were undone"));
+            let told = (undone.cell < 4).then(|| {
+                let count = undone.undone.len();
+                format!(
+                    "{count} cells were undone, {} to 5: the cells came too quickly for one after each",
+                    undone.cell + 1
+                )
+            });
+            assert_eq!(further, told.as_ref(), "{undone:?}");
+            assert_eq!(session.value("x").await, undone.cell.to_string());
+        }
+    });
+}
+
+#[test]
+fn undo_goes_no_further_than_asked_where_a_checkpoint_was_refused() {
+    on_newest_python(async |core| {
+        let session = core.session().await;
+        run_with_checkpoints(core, &session, &["x = 1"]).await;
+        let code = "import threading\nstop = threading.Event()\nthreading.Thread(target=stop.wait).start()";
+        session.value(code).await;
+        core.wait_for_skipped_checkpoint(&session).await;
+        session.value("x = 3").await;
+        let refused = session.session.undo(None).await.expect_err("there is a thread");
+        assert_eq!(refused.kind(), "no_checkpoint");
+        assert!(refused.hint().contains("1 thread is alive"), "{}", refused.hint());
+        assert_eq!(session.value("x").await, "3", "nothing is lost by asking");
+        session.value("stop.set()").await;
+    });
+}
+
+#[test]
 fn a_running_session_is_not_undone() {
     on_newest_python(async |core| {
         let session = core.session().await;

@@ -285,6 +285,7 @@ pub static TABLE: &[Tool] = &[
         name: "undo",
         title: "Undo",
         description: "Set a session's variables back to where they were before its newest cell, or after a named one. \
+                      Cells that came too quickly for a checkpoint each are undone together, and the answer names them. \
                       Files, databases and the network are not undone.",
         toolset: Toolset::Run,
         effect: Effect::TakesBack,

@@ -16,8 +16,6 @@ use crate::{
     probe::{control::ANSWER_TIMEOUT, wire::Op},
 };
 
-/// Forking a heap of small objects costs 43 ms for each GB of it.
-const MAX_SMALL_OBJECTS_MB: u64 = 1024;
 /// One who asks is waiting for each; more is a worker gone wild.
 const MAX_PEEKS: usize = 64;
 
@@ -38,14 +36,14 @@ pub struct Restored {
 }
 
 impl Link {
-    /// Asks for a frozen copy under this id.
-    pub async fn request_checkpoint(&mut self, id: &str) -> Result<u64, Error> {
+    /// Asks for a frozen copy under this id. `limit_mb` is what the worker and its copies may use together, if that is limited.
+    pub async fn request_checkpoint(&mut self, id: &str, limit_mb: Option<u64>) -> Result<u64, Error> {
+        // A copy may come to cost as much as its worker has.
+        let free = available_memory_mb().map(|mb| mb / 3);
         self.expected_checkpoint = Some(id.to_owned());
         let op = Op::Checkpoint {
             checkpoint: id.to_owned(),
-            // A copy may come to cost as much as its worker has.
-            max_rss_mb: available_memory_mb().map(|mb| mb / 3),
-            max_small_mb: Some(MAX_SMALL_OBJECTS_MB),
+            max_rss_mb: [free, limit_mb.map(|mb| mb / 2)].into_iter().flatten().min(),
         };
         self.request(op, &[]).await
     }

@@ -184,7 +184,7 @@ impl Task {
         self.drain_output();
         let Some(asking) = self.asking.take() else { return };
         match asking.purpose {
-            Purpose::Checkpoint { id, cell } => self.on_checkpoint_done(&reply, id, cell, asking.asked.elapsed()).await,
+            Purpose::Checkpoint { id, cell } => self.on_checkpoint_done(&reply, id, cell, asking.asked).await,
             Purpose::Branch { id, cell, answer } => {
                 let branched = self.on_branch_point(&reply, &id, cell).await;
                 let _unheard = answer.send(branched);

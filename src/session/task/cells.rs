@@ -64,7 +64,7 @@ impl Task {
             self.tell_sites().await;
         }
         self.be_enclosed().await;
-        self.skip_checkpoint();
+        self.pass_over_checkpoint();
         self.idle_deaths = 0;
         // What is in the pipes by now was printed before this cell.
         self.drain_output();
@@ -221,7 +221,6 @@ impl Task {
         } else if outcome == Outcome::Interrupted {
             execution.notes.push(KEPT_NOTE.to_owned());
         }
-        execution.notes.extend(self.skip_note.take());
         self.finish(&running.job, execution);
         self.plan_checkpoint();
     }

@@ -11,6 +11,7 @@ use super::{Error, Task, ask::Purpose};
 use crate::{
     files::OwnDirectory,
     journal::EventKind,
+    machine::{self, Paging},
     open_files,
     probe::{
         link::{self, Link},
@@ -27,8 +28,10 @@ const SLOW_CHECKPOINT: Duration = Duration::from_millis(60);
 const LONGER_GAP: u32 = 6;
 const MAX_CHECKPOINT_GAP: Duration = Duration::from_secs(2);
 const CHECKPOINT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The cells a session remembers to hold; going back further than the ring is not possible anyway.
-const MAX_LINEAGE: usize = 1000;
+/// Why a cell has no checkpoint when the next came before there was time for one.
+const CAME_QUICKLY: &str = "the cells came too quickly for one after each";
+/// Maximum number of cells a session remembers to hold; going back further than the ring is not possible anyway.
+const MAX_LINEAGE: usize = 10_000;
 
 /// A frozen copy that can be gone back to.
 #[derive(Debug, Clone)]
@@ -66,8 +69,21 @@ impl Task {
     pub(super) fn grow(&mut self, cell: u64) {
         self.lineage.push(cell);
         if self.lineage.len() > MAX_LINEAGE {
-            self.lineage.remove(0);
+            let places = self.checkpointed();
+            // The oldest that nobody can go back to.
+            if let Some(position) = self.lineage.iter().position(|cell| !places.contains(cell)) {
+                let forgotten = self.lineage.remove(position);
+                self.passed_over.retain(|cell| *cell != forgotten);
+            }
         }
+        self.show_holding();
+    }
+
+    /// The worker holds nothing but its start.
+    pub(super) fn forget_lineage(&mut self) {
+        self.lineage = vec![0];
+        self.passed_over.clear();
+        self.start_holds = false;
         self.show_holding();
     }
 
@@ -84,10 +100,7 @@ impl Task {
 
     pub(super) async fn ask_for_checkpoint(&mut self) {
         let cell = self.head();
-        if self.running.is_some() || self.asking.is_some() || self.checkpoints_given_up {
-            return;
-        }
-        if self.checkpoints.last().is_some_and(|checkpoint| checkpoint.cell == cell) {
+        if self.running.is_some() || self.asking.is_some() || self.checkpoints_given_up || self.is_checkpointed() {
             return;
         }
         let id = format!("c{cell}");
@@ -97,36 +110,82 @@ impl Task {
         }
     }
 
+    /// Whether there is a checkpoint of the state that the worker is in.
+    fn is_checkpointed(&self) -> bool {
+        self.checkpoints.last().is_some_and(|checkpoint| checkpoint.cell == self.head())
+    }
+
+    /// Asks for the checkpoint that is missing when a cell comes, if the budget allows it: callers that never pause would get none.
+    pub(super) async fn makes_checkpoint_first(&mut self) -> bool {
+        let is_missing = self.checkpoint_due.is_some() && (self.head() > 0 || self.start_holds);
+        if !is_missing || self.link.is_none() || !self.budget.allows(Instant::now(), || self.paging()) {
+            return false;
+        }
+        self.checkpoint_due = None;
+        self.ask_for_checkpoint().await;
+        self.asking.is_some()
+    }
+
+    /// What the worker's pages have cost so far.
+    fn paging(&self) -> Option<Paging> {
+        self.link.as_ref().and_then(|link| machine::paging(link.pid()))
+    }
+
+    /// What the worker and its copies may use together, where that is limited.
+    fn memory_limit_mb(&self) -> Option<u64> {
+        self.info.terms.profile.is_confined().then_some(self.info.terms.limits.memory_mb)
+    }
+
+    /// How many checkpoints are kept: in a sandbox not more than fit into its memory should all of their pages come to differ.
+    fn ring(&self) -> usize {
+        // The newest is worth more than another session's second newest.
+        let ring = if open_files::is_short() { 1 } else { self.parts.checkpoints.ring() };
+        let used = self.link.as_ref().and_then(Link::resident_mb);
+        let (Some(limit), Some(used)) = (self.memory_limit_mb(), used) else { return ring };
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "megabytes of a process are few and positive"
+        )]
+        let used = used.ceil() as u64;
+        let fitting = (limit / used.max(1)).saturating_sub(1).max(1);
+        ring.min(usize::try_from(fitting).unwrap_or(ring))
+    }
+
     async fn request_checkpoint(&mut self, id: &str, purpose: Purpose) -> Result<(), Error> {
+        let limit_mb = self.memory_limit_mb();
         let link = self.link.as_mut().ok_or(Error::Gone)?;
-        let request = link.request_checkpoint(id).await?;
+        let request = link.request_checkpoint(id, limit_mb).await?;
         self.await_answer(request, CHECKPOINT_TIMEOUT, purpose);
         Ok(())
     }
 
-    pub(super) async fn on_checkpoint_done(&mut self, reply: &Reply, id: String, cell: u64, took: Duration) {
-        let is_slow = took > SLOW_CHECKPOINT;
-        self.checkpoint_gap = if is_slow { (took * LONGER_GAP).min(MAX_CHECKPOINT_GAP) } else { CHECKPOINT_GAP };
+    pub(super) async fn on_checkpoint_done(&mut self, reply: &Reply, id: String, cell: u64, asked: Instant) {
         let Some(link) = &mut self.link else { return };
         let made = reply.made == Some(true) && link.has_checkpoint(&id).await;
+        let took = asked.elapsed();
+        self.budget.spend(took, Instant::now(), self.paging());
+        let is_slow = took > SLOW_CHECKPOINT;
+        self.checkpoint_gap = if is_slow { (took * LONGER_GAP).min(MAX_CHECKPOINT_GAP) } else { CHECKPOINT_GAP };
         let (owner, handle) = (&self.info.owner, &self.info.handle);
         if made {
             self.checkpoints.push(Checkpoint { id, cell });
-            // The newest is worth more than another session's second newest.
-            let ring = if open_files::is_short() { 1 } else { self.parts.checkpoints.ring() };
-            let excess = self.checkpoints.len().saturating_sub(ring);
+            let excess = self.checkpoints.len().saturating_sub(self.ring());
             for old in self.checkpoints.drain(..excess) {
-                link.drop_checkpoint(&old.id);
+                if let Some(link) = &mut self.link {
+                    link.drop_checkpoint(&old.id);
+                }
             }
+            let oldest = self.checkpoints.first().map_or(0, |oldest| oldest.cell);
+            self.passed_over.retain(|cell| *cell > oldest);
             self.show_checkpoints(None);
             let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
             self.parts.journal.record(owner, handle, EventKind::CheckpointMade { cell, took_us });
             return;
         }
         let reason = why_not(reply);
-        let told = self.live.lock().expect("no panic while locked").checkpoint_skipped.as_ref() == Some(&reason);
         // Told once per reason: a program with a thread would otherwise hear it after every cell.
-        if !told {
+        if self.checkpoint_skipped().as_ref().is_none_or(|before| !says_the_same(before, &reason)) {
             self.pending_notes.push(format!("no checkpoint was made after cell {cell}: {reason}"));
         }
         self.show_checkpoints(Some(reason.clone()));
@@ -134,24 +193,28 @@ impl Task {
     }
 
     fn no_checkpoint(&self, cell: u64) -> Error {
-        let skipped = self.live.lock().expect("no panic while locked").checkpoint_skipped.clone();
-        Error::NoCheckpoint { cell, there: self.checkpointed(), skipped }
+        Error::NoCheckpoint { cell, there: self.checkpointed(), skipped: self.checkpoint_skipped() }
     }
 
-    /// A cell begins before the checkpoint of the state it begins in was made.
-    pub(super) fn skip_checkpoint(&mut self) {
-        if self.checkpoint_due.take().is_none() || self.checkpoints_given_up {
+    /// Why there is no newer checkpoint.
+    pub(super) fn checkpoint_skipped(&self) -> Option<String> {
+        self.live.lock().expect("no panic while locked").checkpoint_skipped.clone()
+    }
+
+    /// A cell begins, and there was no time for the checkpoint of the state it begins in.
+    pub(super) fn pass_over_checkpoint(&mut self) {
+        if self.checkpoint_due.take().is_none() || self.checkpoints_given_up || self.is_checkpointed() {
+            return;
+        }
+        // Where none can be made that is the reason, and no matter of time.
+        if self.checkpoint_skipped().is_some_and(|reason| reason != CAME_QUICKLY) {
             return;
         }
         let cell = self.head();
-        if cell == 0 || self.checkpoints.last().is_some_and(|checkpoint| checkpoint.cell == cell) {
-            return;
+        if cell > 0 {
+            self.passed_over.push(cell);
+            self.show_checkpoints(Some(CAME_QUICKLY.to_owned()));
         }
-        let reason = "the next cell came at once".to_owned();
-        if self.live.lock().expect("no panic while locked").checkpoint_skipped.as_ref() != Some(&reason) {
-            self.skip_note = Some(format!("no checkpoint was made after cell {cell}: {reason}"));
-        }
-        self.show_checkpoints(Some(reason));
     }
 
     pub(super) fn show_checkpoints(&self, skipped: Option<String>) {
@@ -168,7 +231,19 @@ impl Task {
                 link.drop_checkpoint(&checkpoint.id);
             }
         }
+        self.budget.start_over();
         self.show_checkpoints(None);
+    }
+
+    /// Where `undo` goes when no cell is named: before the newest cell, or as far back as the nearest checkpoint if the cells between
+    /// came too quickly for one each. Where checkpoints were refused or lost it does not go further than it was asked to.
+    fn one_back(&self) -> Option<u64> {
+        let (_, before) = self.lineage.split_last()?;
+        let wanted = before.last().copied()?;
+        let is_passed_over = |cell: &u64| self.passed_over.contains(cell);
+        let nearest = before.iter().rev().copied().find(|cell| !is_passed_over(cell))?;
+        let is_there = self.checkpointed().contains(&nearest) || (nearest == 0 && !self.start_holds);
+        Some(if is_there { nearest } else { wanted })
     }
 
     /// Sets the session back to where it was after a cell: the one before the newest, or the named one.
@@ -178,8 +253,7 @@ impl Task {
         }
         let head = self.head();
         let target = match to {
-            None if self.lineage.len() < 2 => return Err(Error::NothingToUndo),
-            None => self.lineage[self.lineage.len() - 2],
+            None => self.one_back().ok_or(Error::NothingToUndo)?,
             Some(to) if to == head => return Err(Error::NothingToUndo),
             Some(to) => to,
         };
@@ -203,6 +277,9 @@ impl Task {
         // What happened before belongs before it.
         let mut told = std::mem::take(&mut self.pending_notes);
         told.extend(notes);
+        if let (None, [first, .., last]) = (to, &undone[..]) {
+            told.push(format!("{} cells were undone, {first} to {last}: {CAME_QUICKLY}", undone.len()));
+        }
         Ok(Undone { session: self.info.name.to_string(), cell: target, undone, notes: told })
     }
 
@@ -213,6 +290,7 @@ impl Task {
         reason: &str,
         lost: &[u64],
     ) -> Result<Vec<String>, Error> {
+        let skipped = self.checkpoint_skipped();
         let link = self.link.as_mut().ok_or(Error::Gone)?;
         let rolled_back = link.roll_back(&checkpoint.id).await;
         let pid = link.pid();
@@ -229,6 +307,8 @@ impl Task {
         while self.lineage.last().is_some_and(|cell| *cell > checkpoint.cell) {
             self.lineage.pop();
         }
+        self.passed_over.retain(|cell| *cell < checkpoint.cell);
+        self.budget.renew(Instant::now(), self.paging());
         self.live.lock().expect("no panic while locked").pid = Some(pid);
         self.show_checkpoints(None);
         self.parts.journal.record(
@@ -239,7 +319,11 @@ impl Task {
         self.show_holding();
         self.tell_sites().await;
         self.plan_checkpoint();
-        Ok(notes::rollback(checkpoint.cell, lost, &restored))
+        let mut notes = notes::rollback(checkpoint.cell, lost, &restored);
+        if !lost.is_empty() {
+            notes.extend(skipped.map(|reason| format!("there was no newer checkpoint: {reason}")));
+        }
+        Ok(notes)
     }
 
     /// Makes what another session begins with: a copy of this one as it is, or as it was after a cell.
@@ -251,8 +335,9 @@ impl Task {
             Ok(None) => {
                 let cell = self.head();
                 let id = format!("b{cell}");
+                let limit_mb = self.memory_limit_mb();
                 let request = match &mut self.link {
-                    Some(link) => link.request_checkpoint(&id).await.map_err(Error::from),
+                    Some(link) => link.request_checkpoint(&id, limit_mb).await.map_err(Error::from),
                     None => Err(Error::Gone),
                 };
                 match request {
@@ -360,6 +445,12 @@ impl Task {
         self.pending_notes = notes;
         self.plan_checkpoint();
     }
+}
+
+/// Whether two reasons differ in nothing but figures, such as how much memory is used.
+fn says_the_same(one: &str, other: &str) -> bool {
+    let words = |text: &str| text.chars().filter(|c| !c.is_ascii_digit()).collect::<String>();
+    words(one) == words(other)
 }
 
 fn why_not(reply: &Reply) -> String {

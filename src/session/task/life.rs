@@ -124,9 +124,7 @@ impl Task {
         live.rss_mb = link.resident_mb();
         live.state = State::Idle;
         drop(live);
-        self.lineage = vec![0];
-        self.start_holds = false;
-        self.show_holding();
+        self.forget_lineage();
         if info.startup.is_some() {
             self.plan_checkpoint();
         }
@@ -264,6 +262,7 @@ impl Task {
             self.live.lock().expect("no panic while locked").group = None;
         }
         self.checkpoints.clear();
+        self.budget.start_over();
         self.show_checkpoints(None);
         self.answer_nobody();
         self.checkpoint_due = None;
@@ -358,7 +357,6 @@ impl Task {
             notes.push("it did not react to interrupts (code in C does not) and its worker was killed".to_owned());
         }
         notes.extend(self.recover("its worker ended", running.job.cell).await);
-        notes.extend(self.skip_note.take());
         let mut execution = Execution::cut_short(outcome, running.job.started.elapsed(), notes);
         execution.error = Some(Raised {
             kind: if killed_by_us.is_some() { "KeyboardInterrupt" } else { "WorkerDied" }.to_owned(),
@@ -383,6 +381,7 @@ impl Task {
             self.checkpoints.retain(|other| other.id != checkpoint.id);
         }
         let lost = self.start_holds || self.lineage.get(1).is_some_and(|first| *first < before_cell);
+        let skipped = self.checkpoint_skipped();
         self.close_link().await;
         let turn = open_files::turn_to_go_back().await;
         let opened = self.open_worker().await;
@@ -395,11 +394,12 @@ impl Task {
                     &self.info.handle,
                     EventKind::SessionRestarted { reason: reason.to_owned() },
                 );
-                notes.push(if lost {
-                    "the session was restarted: all variables are gone".to_owned()
+                if lost {
+                    notes.push("the session was restarted: all variables are gone".to_owned());
+                    notes.extend(skipped.map(|reason| format!("there was no checkpoint: {reason}")));
                 } else {
-                    "the session was restarted".to_owned()
-                });
+                    notes.push("the session was restarted".to_owned());
+                }
             }
             Err(error) => {
                 self.live.lock().expect("no panic while locked").state = State::Dead;
@@ -464,9 +464,7 @@ impl Task {
         }
         // The checkpoints there are hold what was just thrown away.
         self.drop_checkpoints();
-        self.lineage = vec![0];
-        self.start_holds = false;
-        self.show_holding();
+        self.forget_lineage();
         self.parts.journal.record(&self.info.owner, &self.info.handle, EventKind::SessionCleared {});
         Ok(vec!["all variables are gone; imported modules stay loaded".to_owned()])
     }

@@ -1,9 +1,10 @@
 //! The task behind one session: owns the link to its worker and is the only writer of the session's state.
 //!
-//! It runs cells one at a time, keeps the clocks, climbs the interrupt ladder, makes checkpoints in idle gaps and brings
-//! the session back when its worker died.
+//! It runs cells one at a time, keeps the clocks, climbs the interrupt ladder, makes checkpoints in idle gaps, or before a cell where there
+//! are no gaps, and brings the session back when its worker died.
 
 mod ask;
+mod budget;
 mod cells;
 mod checkpoints;
 mod ladder;
@@ -32,6 +33,7 @@ use crate::{
 
 pub(super) use ask::{Answer, Question};
 use ask::{Asking, Peek};
+use budget::Budget;
 pub(super) use cells::Running;
 pub(super) use checkpoints::Branched;
 use checkpoints::Checkpoint;
@@ -76,8 +78,8 @@ pub(super) async fn start(
         running: None,
         late: None,
         pending_notes: Vec::new(),
-        skip_note: None,
         checkpoints: Vec::new(),
+        passed_over: Vec::new(),
         asking: None,
         peeks: Vec::new(),
         next_peek: 1,
@@ -85,6 +87,8 @@ pub(super) async fn start(
         sites_due: false,
         checkpoint_due: None,
         checkpoint_gap: checkpoints::CHECKPOINT_GAP,
+        budget: Budget::default(),
+        waiting: None,
         journaled: cells::Journaled::default(),
         checkpoints_given_up: false,
         ending: ending.clone(),
@@ -134,10 +138,10 @@ struct Task {
     late: Option<Late>,
     /// What the next caller must know.
     pending_notes: Vec<String>,
-    /// The running cell began before there was a checkpoint; said last, as the least of news.
-    skip_note: Option<String>,
     /// Oldest first.
     checkpoints: Vec<Checkpoint>,
+    /// Cells of the lineage that have no checkpoint because the next cell came before the budget allowed one.
+    passed_over: Vec<u64>,
     asking: Option<Asking>,
     peeks: Vec<Peek>,
     next_peek: u64,
@@ -147,6 +151,9 @@ struct Task {
     sites_due: bool,
     checkpoint_due: Option<Instant>,
     checkpoint_gap: Duration,
+    budget: Budget,
+    /// A cell that begins when the checkpoint of the state before it has been made.
+    waiting: Option<Command>,
     journaled: cells::Journaled,
     /// A checkpoint hung in the user's own fork hooks; none is asked for again.
     checkpoints_given_up: bool,
@@ -166,6 +173,11 @@ impl Task {
         let closing = self.ending.closing.clone();
         let mut events = 0_u32;
         loop {
+            if self.asking.is_none()
+                && let Some(cell) = self.waiting.take()
+            {
+                self.carry_out(cell).await;
+            }
             let wake = self.next_wake();
             let timer = async {
                 match wake {
@@ -219,6 +231,14 @@ impl Task {
 
     async fn on_command(&mut self, command: Command) {
         self.note_use(&command);
+        if matches!(command, Command::Execute { .. }) && self.makes_checkpoint_first().await {
+            self.waiting = Some(command);
+        } else {
+            self.carry_out(command).await;
+        }
+    }
+
+    async fn carry_out(&mut self, command: Command) {
         match command {
             Command::Execute { work, timeout, on_timeout, client, notes, answer } => {
                 let result = self.begin(work, timeout, on_timeout, client).await;

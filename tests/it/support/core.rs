@@ -119,6 +119,17 @@ impl Core {
         .await;
     }
 
+    /// What the dearest checkpoint of a session took.
+    pub async fn dearest_checkpoint(&self, session: &TestSession) -> Duration {
+        let info = &session.session.info;
+        let events = self.daemon.journal.history(&info.owner, &info.handle, None, 1000).await;
+        let took = events.expect("the journal can be read").into_iter().filter_map(|event| match &event.kind {
+            EventKind::CheckpointMade { took_us, .. } => Some(Duration::from_micros(*took_us)),
+            _ => None,
+        });
+        took.max().expect("there was one")
+    }
+
     /// Waits until a checkpoint was tried in vain.
     pub async fn wait_for_skipped_checkpoint(&self, session: &TestSession) {
         self.wait_for_event(session, |event| matches!(event, EventKind::CheckpointSkipped { .. })).await;
