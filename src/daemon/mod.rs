@@ -126,7 +126,7 @@ impl Daemon {
         });
         let workspaces = Workspaces::new(places.workspaces());
         let pid = std::process::id();
-        let started = crate::sandbox::watch::started(pid.cast_signed());
+        let started = crate::sandbox::processes::started(pid.cast_signed());
         let trial = Trial { canary: places.canary(), socket: places.socket(), pid, started };
         std::fs::write(&trial.canary, "A confined session cannot read this.\n")
             .map_err(|source| Error::Store { path: places.data.clone(), source })?;

@@ -15,7 +15,7 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::{Limits, share::Share, truth::Grouped, watch::Processes};
+use super::{Limits, processes::Processes, share::Share, truth::Grouped};
 
 /// Where groups can be made.
 #[derive(Debug, Default)]

@@ -7,7 +7,9 @@
 
 pub mod addresses;
 pub mod cgroup;
+mod disk;
 pub mod paths;
+pub mod processes;
 pub mod proxy;
 pub mod rules;
 pub mod settings;

@@ -13,7 +13,7 @@ use std::{collections::HashMap, fs, sync::LazyLock, time::Duration};
 
 use rustix::process::{Pid, Uid, getpriority_process, setpriority_pgrp, setpriority_process, setpriority_user};
 
-use super::{cgroup::Group, watch::Process};
+use super::{cgroup::Group, processes::Process};
 
 /// How long a cell may run before its session steps back.
 pub const PATIENCE: Duration = Duration::from_millis(200);

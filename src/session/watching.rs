@@ -13,8 +13,9 @@ use super::{Info, Live, Parts, Session, Sessions};
 use crate::sandbox::{
     Limits,
     cgroup::{self, Group, Groups},
+    processes::{Process, Processes},
     share::{MANY, Members},
-    watch::{HASTE, Look, Passed, Processes, TICK, Watched},
+    watch::{HASTE, Look, Passed, TICK, Watched},
 };
 
 /// How often a session may be stopped for its files before it is closed.
@@ -115,7 +116,7 @@ impl Session {
         }
     }
 
-    fn end_processes(&self, victims: &[crate::sandbox::watch::Process], reason: String) {
+    fn end_processes(&self, victims: &[Process], reason: String) {
         self.info.record_denied(&self.parts, &reason);
         // Before anybody can see that they are gone.
         self.live.lock().expect("no panic while locked").ended_for = Some(reason);

@@ -1,0 +1,156 @@
+//! Processes as `/proc` shows them: who belongs to a session, what each has used, and signals to exactly those. Called by `watch`,
+//! `cgroup` and `share`.
+
+use std::{collections::HashMap, fs};
+
+use rustix::{
+    fs::{Mode, OFlags},
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
+
+/// One process as `/proc` shows it.
+#[derive(Debug, Clone, Copy)]
+pub struct Process {
+    pub pid: i32,
+    pub(super) parent: i32,
+    pub session: i32,
+    pub(super) started: u64,
+    /// In clock ticks.
+    pub(super) ticks: u64,
+    /// Of the children it has waited for.
+    pub(super) waited_ticks: u64,
+    pub(super) resident_bytes: u64,
+    pub wants_to_run: bool,
+}
+
+impl Process {
+    /// Reads a process's state, or nothing if it has ended.
+    pub fn read(pid: i32) -> Option<Self> {
+        let mut path = [0; 32];
+        let stat =
+            rustix::fs::open(stat_path(pid, &mut path)?, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        // A name has at most 64 bytes and there are 52 numbers.
+        let mut buffer = [0; 1024];
+        let length = rustix::io::read(&stat, &mut buffer[..]).ok()?;
+        Self::parse(pid, &buffer[..length])
+    }
+
+    fn parse(pid: i32, stat: &[u8]) -> Option<Self> {
+        // The name before the last parenthesis is whatever the process wants it to be.
+        let after_name = stat.iter().rposition(|byte| *byte == b')')? + 2;
+        let mut fields = [b"".as_slice(); 22];
+        let found = stat.get(after_name..)?.split(|byte| *byte == b' ');
+        for (field, text) in fields.iter_mut().zip(found) {
+            *field = text;
+        }
+        let number = |at: usize| str::from_utf8(fields[at]).ok()?.parse::<u64>().ok();
+        let small = |at: usize| str::from_utf8(fields[at]).ok()?.parse::<i32>().ok();
+        Some(Self {
+            pid,
+            wants_to_run: fields[0] == b"R",
+            parent: small(1)?,
+            session: small(3)?,
+            ticks: number(11)? + number(12)?,
+            waited_ticks: number(13)? + number(14)?,
+            started: number(19)?,
+            resident_bytes: number(21)? * rustix::param::page_size() as u64,
+        })
+    }
+
+    /// Kills it, and nobody who got its pid since.
+    pub fn end(&self) {
+        self.signal(Signal::KILL);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let Some(pidfd) = Pid::from_raw(self.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
+            return;
+        };
+        if Self::read(self.pid).is_some_and(|now| now.started == self.started) {
+            // It may end by itself meanwhile.
+            let _gone = pidfd_send_signal(pidfd, signal);
+        }
+    }
+}
+
+/// Writes the path of a process's `stat` without allocating: it is read for every process, every second.
+fn stat_path(pid: i32, buffer: &mut [u8; 32]) -> Option<&std::ffi::CStr> {
+    use std::io::Write;
+    let mut rest = &mut buffer[..];
+    write!(rest, "/proc/{pid}/stat\0").ok()?;
+    std::ffi::CStr::from_bytes_until_nul(buffer).ok()
+}
+
+/// All processes of the machine, at one moment.
+#[derive(Debug, Default)]
+pub struct Processes {
+    by_parent: HashMap<i32, Vec<Process>>,
+    by_pid: HashMap<i32, Process>,
+}
+
+impl Processes {
+    pub fn now() -> Self {
+        let mut all = Self::default();
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            if let Some(process) = pid.and_then(Process::read) {
+                all.by_parent.entry(process.parent).or_default().push(process);
+                all.by_pid.insert(process.pid, process);
+            }
+        }
+        all
+    }
+
+    /// These processes and all that descend from them.
+    pub fn below(&self, roots: &[i32]) -> Vec<Process> {
+        let mut found: Vec<Process> = roots.iter().filter_map(|pid| self.by_pid.get(pid)).copied().collect();
+        found.sort_by_key(|process| process.pid);
+        found.dedup_by_key(|process| process.pid);
+        let mut next = 0;
+        while let Some(process) = found.get(next) {
+            let children = self.by_parent.get(&process.pid).into_iter().flatten();
+            // A root can be below another one.
+            let new: Vec<_> =
+                children.filter(|child| found.iter().all(|other| other.pid != child.pid)).copied().collect();
+            found.extend(new);
+            next += 1;
+        }
+        found
+    }
+}
+
+/// When a process started, in ticks since the machine did.
+pub fn started(pid: i32) -> Option<u64> {
+    Process::read(pid).map(|process| process.started)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_and_its_children_are_found_and_ended() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let me = std::process::id().cast_signed();
+        let mine = Processes::now().below(&[me, child.id().cast_signed()]);
+        let found: Vec<_> = mine.iter().filter(|process| process.pid == child.id().cast_signed()).collect();
+        assert_eq!(found.len(), 1, "{mine:?}");
+        assert!(mine.iter().any(|process| process.pid == me && process.resident_bytes > 1 << 20));
+        // Whoever has the pid of somebody else is not meant.
+        Process { started: 1, ..*found[0] }.end();
+        assert!(child.try_wait().unwrap().is_none());
+        found[0].end();
+        assert!(!child.wait().unwrap().success());
+    }
+
+    #[test]
+    fn a_hostile_name_is_skipped() {
+        let stat = b"7 (a) R 1 (b) S 4 5 6 0 -1 0 0 0 0 0 10 20 3 4 20 0 1 0 99 4096 5";
+        let process = Process::parse(7, stat).unwrap();
+        assert_eq!((process.parent, process.session, process.started), (4, 6, 99));
+        assert_eq!((process.ticks, process.waited_ticks, process.wants_to_run), (30, 7, false));
+        for cut in [&b"7 (cut"[..], b"7 (cut) R 1 2", b""] {
+            assert!(Process::parse(7, cut).is_none());
+        }
+    }
+}
