@@ -34,6 +34,8 @@ struct Base {
 }
 
 const PREFIX: &str = "pylair-";
+/// The file of a group that lists its processes and takes new ones.
+const PROCESSES: &str = "cgroup.procs";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
@@ -90,6 +92,7 @@ impl Groups {
             base.make(handle, &[("pids.max", (limits.processes + 8).to_string())], processes)
         }) {
             group.held.processes = true;
+            group.list = Some(path.join(PROCESSES));
             group.paths.push(path);
         }
         if let Some(base) = &self.processors {
@@ -188,7 +191,7 @@ impl Base {
             }
             for pid in outside {
                 // It may be gone by now.
-                let _gone = fs::write(path.join("cgroup.procs"), pid.to_string());
+                let _gone = fs::write(path.join(PROCESSES), pid.to_string());
             }
         }
         None
@@ -204,7 +207,7 @@ fn create(group: &Path) -> Option<()> {
 }
 
 fn read_pids(group: &Path) -> Vec<i32> {
-    let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    let text = fs::read_to_string(group.join(PROCESSES)).unwrap_or_default();
     text.lines().filter_map(|line| line.parse().ok()).collect()
 }
 
@@ -263,7 +266,7 @@ fn step_aside(group: &Path) -> Option<()> {
         create(&own)?;
         for pid in inside {
             // It may be gone by now.
-            let _gone = fs::write(own.join("cgroup.procs"), pid.to_string());
+            let _gone = fs::write(own.join(PROCESSES), pid.to_string());
         }
     }
     let _none = fs::remove_dir(&own);
@@ -275,6 +278,8 @@ fn step_aside(group: &Path) -> Option<()> {
 pub struct Group {
     paths: Vec<PathBuf>,
     pub held: Grouped,
+    /// The file that lists all its processes.
+    list: Option<PathBuf>,
     /// The one that has a share of the processors, and which it has.
     share: Option<(PathBuf, Version, Mutex<Share>)>,
     /// How often the kernel ended a process for want of memory when that was last asked.
@@ -282,6 +287,12 @@ pub struct Group {
 }
 
 impl Group {
+    /// All its processes, if the kernel keeps them together.
+    pub fn pids(&self) -> Option<Vec<i32>> {
+        let text = fs::read_to_string(self.list.as_ref()?).ok()?;
+        Some(text.lines().filter_map(|line| line.parse().ok()).collect())
+    }
+
     /// Gives all its processes a share of the processors together.
     pub fn give(&self, share: Share) {
         let Some((path, version, given)) = &self.share else { return };
@@ -384,7 +395,7 @@ mod tests {
         fs::write(root.join("cgroup.subtree_control"), format!("+{controller}")).unwrap();
         let given = root.join(format!("given-{}", std::process::id()));
         fs::create_dir(&given).unwrap();
-        let move_to = |group: &Path| fs::write(group.join("cgroup.procs"), std::process::id().to_string()).unwrap();
+        let move_to = |group: &Path| fs::write(group.join(PROCESSES), std::process::id().to_string()).unwrap();
         let mut other = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         move_to(&given);
         let own = fs::read_to_string("/proc/self/cgroup").unwrap();

@@ -1,12 +1,14 @@
 //! Processes as `/proc` shows them: who belongs to a session, what each has used, and signals to exactly those. Called by `watch`,
 //! `cgroup` and `share`.
 
-use std::{collections::HashMap, fs};
+use std::{cell::OnceCell, collections::HashMap, fs};
 
 use rustix::{
     fs::{Mode, OFlags},
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
+
+use super::cgroup::Group;
 
 /// One process as `/proc` shows it.
 #[derive(Debug, Clone, Copy)]
@@ -55,6 +57,18 @@ impl Process {
             started: number(19)?,
             resident_bytes: number(21)? * rustix::param::page_size() as u64,
         })
+    }
+
+    /// What tells it from another that gets its pid later.
+    pub(super) fn key(&self) -> (i32, u64) {
+        (self.pid, self.started)
+    }
+
+    /// Whether it is the process of `before` and has not run since, nor had anybody run whom it waited for.
+    pub(super) fn has_rested_since(&self, before: &Self) -> bool {
+        self.key() == before.key()
+            && !self.wants_to_run
+            && (self.ticks, self.waited_ticks) == (before.ticks, before.waited_ticks)
     }
 
     /// Kills it, and nobody who got its pid since.
@@ -116,6 +130,20 @@ impl Processes {
             next += 1;
         }
         found
+    }
+}
+
+/// The processes of sessions, of which the whole machine's are read only if they have to be, and then once.
+#[derive(Debug, Default)]
+pub struct Finder(OnceCell<Processes>);
+
+impl Finder {
+    /// The processes of one session: those the kernel has in its group, or all that descend from the roots.
+    pub fn of(&self, roots: &[i32], group: Option<&Group>) -> Vec<Process> {
+        match group.and_then(Group::pids) {
+            Some(pids) => pids.into_iter().filter_map(Process::read).collect(),
+            None => self.0.get_or_init(Processes::now).below(roots),
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the kernel does not hold of a confined session: sums over all its processes, its files on disk, its time. Looked at every
-//! second, on a blocking thread, and told to the session's task, which acts. Called by `session`.
+//! second, on a blocking thread, and told to the session's task, which acts. Of a session in which nothing has run since the last
+//! look only its few processes that could run are read. Called by `session`.
 
 use std::{
     collections::HashMap,
@@ -19,6 +20,8 @@ use super::{
 pub const TICK: Duration = Duration::from_secs(1);
 /// And how often while one of them uses the processors more than others should notice.
 pub const HASTE: Duration = Duration::from_millis(300);
+/// How often a session in which nothing runs is looked at as if something did: files are also written by the daemon.
+const STILL_FOR: Duration = Duration::from_mins(1);
 /// Counting files may take this part of the time.
 const DISK_SHARE: u32 = 20;
 /// Of one processor, from one look to the next: who uses more lets others come first.
@@ -53,11 +56,21 @@ pub struct Watched {
     /// What each process had used at the last look, itself and by those it waited for, and when that was.
     seen: HashMap<(i32, u64), (u64, u64)>,
     seen_at: Option<Instant>,
+    still: Option<Still>,
     disk_due: Option<Instant>,
     /// How much there was when its processes were last ended for it.
     disk_bytes: u64,
     strikes: u32,
     struck: Option<Instant>,
+}
+
+/// A session in which nothing happened from one look to the next.
+#[derive(Debug)]
+struct Still {
+    since: Instant,
+    worker: i32,
+    /// Those that could do something: not the keeper, which only reacts, nor frozen copies.
+    processes: Vec<Process>,
 }
 
 /// A session as it is looked at.
@@ -74,14 +87,43 @@ pub struct Look<'a> {
     pub memory_is_held: bool,
 }
 
+impl Look<'_> {
+    /// Whether a process does something by itself: not the keeper, nor a frozen copy.
+    fn may_run(&self, process: &Process) -> bool {
+        Some(process.pid) != self.keeper && !self.copies.contains(&process.pid)
+    }
+}
+
 impl Watched {
+    /// Whether nothing has run in the session since it was last looked at, so that nothing can have changed.
+    pub fn is_still(&mut self, at: &Look<'_>) -> bool {
+        let is_as_before = |before: &Process| Process::read(before.pid).is_some_and(|now| now.has_rested_since(before));
+        let still = self.still.as_ref().is_some_and(|still| {
+            still.worker == at.worker && still.since.elapsed() < STILL_FOR && still.processes.iter().all(is_as_before)
+        });
+        if !still {
+            self.still = None;
+        }
+        still
+    }
+
+    /// Whether something ran in the session when it was last looked at.
+    pub fn is_active(&self) -> bool {
+        self.still.is_none()
+    }
+
     /// Whether a session's processes use the processors so much that others come first. Those who are kept from it use little, but want
     /// to run whenever one looks, so whoever stepped back once stays there until nobody does.
-    pub fn burns(&mut self, mine: &[Process], has_stepped_back: bool) -> bool {
+    pub fn burns(&mut self, mine: &[Process], at: &Look<'_>, has_stepped_back: bool) -> bool {
         let now = Instant::now();
         let elapsed = self.seen_at.replace(now).map_or(TICK, |before| now - before);
+        let are_the_same = self.seen.len() == mine.len() && mine.iter().all(|one| self.seen.contains_key(&one.key()));
         let ticks = self.count(mine);
         let wanting = mine.iter().filter(|process| process.wants_to_run).count();
+        if are_the_same && ticks == 0 && wanting == 0 && self.strikes == 0 {
+            let processes = mine.iter().filter(|process| at.may_run(process)).copied().collect();
+            self.still = Some(Still { since: now, worker: at.worker, processes });
+        }
         if has_stepped_back {
             return wanting > 0;
         }
@@ -93,10 +135,8 @@ impl Watched {
     /// How much processor time was used since this was last asked. What was seen of a process that has ended is counted already, and may
     /// be part of what whoever waited for it has now.
     fn count(&mut self, mine: &[Process]) -> u64 {
-        let now: HashMap<_, _> = mine
-            .iter()
-            .map(|process| ((process.pid, process.started), (process.ticks, process.waited_ticks)))
-            .collect();
+        let now: HashMap<_, _> =
+            mine.iter().map(|process| (process.key(), (process.ticks, process.waited_ticks))).collect();
         let (mut own, mut waited) = (0, 0);
         for (process, (ticks, waited_ticks)) in &now {
             let (ticks_before, waited_before) = self.seen.get(process).copied().unwrap_or_default();
@@ -123,7 +163,7 @@ impl Watched {
             return Some(Passed::Memory { mb, victims });
         }
         let bytes = self.too_many_bytes(at, mine)?;
-        let victims = mine.iter().filter(|process| Some(process.pid) != at.keeper && !at.copies.contains(&process.pid));
+        let victims = mine.iter().filter(|process| at.may_run(process));
         Some(Passed::Disk { mb: bytes >> 20, victims: victims.copied().collect(), strikes: self.strikes })
     }
 
@@ -188,7 +228,54 @@ fn share_of(process: &Process) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::Write,
+        process::{Command, Stdio},
+    };
+
     use super::*;
+
+    const LIMITS: Limits = Limits {
+        memory_mb: 64,
+        processes: 8,
+        open_files: 64,
+        file_size_mb: 1,
+        tmp_mb: 1,
+        disk_mb: 1,
+        cpu_s: None,
+        wall_s: None,
+    };
+
+    fn looked_at(worker: i32) -> Look<'static> {
+        Look { limits: &LIMITS, worker, keeper: None, copies: &[], directory: None, memory_is_held: true }
+    }
+
+    #[test]
+    fn a_session_in_which_nothing_ran_is_still_until_something_does() {
+        let work = "read line; number=0; while [ $number -lt 1000000 ]; do number=$((number + 1)); done";
+        let mut child = Command::new("sh").args(["-c", work]).stdin(Stdio::piped()).spawn().unwrap();
+        let worker = child.id().cast_signed();
+        let at = looked_at(worker);
+        let mut watched = Watched::default();
+        let until = Instant::now() + Duration::from_mins(1);
+        // It has to come to its reading first.
+        while !watched.is_still(&at) {
+            assert!(Instant::now() < until, "{:?}", Process::read(worker));
+            let mine: Vec<_> = Process::read(worker).into_iter().collect();
+            watched.burns(&mine, &at, false);
+        }
+        assert!(!watched.is_still(&looked_at(worker + 1)), "another worker was never looked at");
+        let mine: Vec<_> = Process::read(worker).into_iter().collect();
+        watched.burns(&mine, &at, false);
+        assert!(watched.is_still(&at) && !watched.is_active());
+        child.stdin.take().unwrap().write_all(b"go on\n").unwrap();
+        while watched.is_still(&at) {
+            assert!(Instant::now() < until, "{:?}", Process::read(worker));
+        }
+        assert!(watched.is_active());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 
     #[test]
     fn who_stepped_back_stays_there_while_it_wants_to_run() {
@@ -204,13 +291,14 @@ mod tests {
             wants_to_run,
         };
         let mut watched = Watched::default();
-        assert!(!watched.burns(&[process(7, 2, true)], false), "an answer takes a moment");
-        assert!(watched.burns(&[process(7, 2 + 10 * second, true)], false));
+        let at = looked_at(7);
+        assert!(!watched.burns(&[process(7, 2, true)], &at, false), "an answer takes a moment");
+        assert!(watched.burns(&[process(7, 2 + 10 * second, true)], &at, false));
         // It was hardly let run.
-        assert!(watched.burns(&[process(7, 3 + 10 * second, true)], true));
-        assert!(!watched.burns(&[process(7, 3 + 10 * second, false)], true));
+        assert!(watched.burns(&[process(7, 3 + 10 * second, true)], &at, true));
+        assert!(!watched.burns(&[process(7, 3 + 10 * second, false)], &at, true));
         let storm: Vec<_> = (10..30).map(|pid| process(pid, 0, true)).collect();
-        assert!(watched.burns(&storm, false), "many that want to run at once");
+        assert!(watched.burns(&storm, &at, false), "many that want to run at once");
     }
 
     #[test]

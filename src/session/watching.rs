@@ -13,7 +13,7 @@ use super::{Info, Live, Parts, Session, Sessions};
 use crate::sandbox::{
     Limits,
     cgroup::{self, Group, Groups},
-    processes::{Process, Processes},
+    processes::{Finder, Process},
     share::{MANY, Members},
     watch::{HASTE, Look, Passed, TICK, Watched},
 };
@@ -34,18 +34,19 @@ pub(super) async fn watch(sessions: Weak<Sessions>) {
             let is_confined = |session: &&Session| session.info.terms.profile.is_confined();
             registry.open.values().chain(registry.starting.values()).filter(is_confined).cloned().collect()
         };
-        watched.retain(|handle, _| confined.iter().any(|session| session.info.handle == *handle));
         if confined.is_empty() {
+            watched.clear();
             continue;
         }
+        let mut known = std::mem::take(&mut watched);
         let mut before: Vec<_> = confined
             .into_iter()
-            .map(|session| (watched.remove(&session.info.handle).unwrap_or_default(), session))
+            .map(|session| (known.remove(&session.info.handle).unwrap_or_default(), session))
             .collect();
         let looked = tokio::task::spawn_blocking(move || {
-            let processes = Processes::now();
+            let finder = Finder::default();
             let passed: Vec<_> =
-                before.iter_mut().map(|(watched, session)| session.look_over(watched, &processes)).collect();
+                before.iter_mut().map(|(watched, session)| session.look_over(watched, &finder)).collect();
             (before, passed)
         });
         let Ok((before, passed)) = looked.await else { continue };
@@ -56,9 +57,10 @@ pub(super) async fn watch(sessions: Weak<Sessions>) {
                     sessions.put_away(&session, false).await;
                 }
             } else {
+                let is_hurried = seen.is_active();
                 watched.insert(session.info.handle.clone(), seen);
                 // Whoever burns may make processes that have to be found and moved.
-                if session.live.lock().expect("no panic while locked").standing.has_stepped_back() {
+                if is_hurried && session.live.lock().expect("no panic while locked").standing.has_stepped_back() {
                     pause = HASTE;
                 }
             }
@@ -68,7 +70,7 @@ pub(super) async fn watch(sessions: Weak<Sessions>) {
 
 impl Session {
     /// Ends processes that passed a limit. Returns why the session itself has to end, if it has. Blocks.
-    fn look_over(&self, watched: &mut Watched, processes: &Processes) -> Option<String> {
+    fn look_over(&self, watched: &mut Watched, finder: &Finder) -> Option<String> {
         let limits = &self.info.terms.limits;
         let (worker, keeper, copies, opened, group) = {
             let live = self.live.lock().expect("no panic while locked");
@@ -83,13 +85,16 @@ impl Session {
             keeper,
             copies: &copies,
             directory: self.info.own_directory(),
-            memory_is_held: group.is_some_and(|group| group.held.memory),
+            memory_is_held: group.as_ref().is_some_and(|group| group.held.memory),
         };
+        if watched.is_still(&look) {
+            return None;
+        }
         let roots: Vec<_> = std::iter::once(look.worker).chain(keeper).collect();
-        let mine = processes.below(&roots);
+        let mine = finder.of(&roots, group.as_deref());
         {
             let mut live = self.live.lock().expect("no panic while locked");
-            live.standing.burns = watched.burns(&mine, live.standing.has_stepped_back());
+            live.standing.burns = watched.burns(&mine, &look, live.standing.has_stepped_back());
             live.standing.are_many = mine.iter().filter(|process| process.wants_to_run).count() > MANY;
             live.settle(&self.info);
             live.standing.move_others(&mine);
