@@ -7,6 +7,8 @@ use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
+use crate::sandbox::Profile;
+
 const MAX_CLIENT_CHARS: usize = 64;
 
 /// Through which door a request came in.
@@ -75,6 +77,8 @@ pub struct Caller {
     pub default_session: DefaultSession,
     /// What let it in, when that was not a local socket.
     pub credential: Option<Arc<Credential>>,
+    /// The least confined profile that the settings leave to anybody, if they have such a floor.
+    pub floor: Option<Profile>,
 }
 
 /// The token a caller came with, and from where.
@@ -86,7 +90,13 @@ pub struct Credential {
 }
 
 impl Caller {
+    /// Whether it may do what needs this scope. `Admin` is what leaves a sandbox, so nobody has it where there is a floor.
     pub fn may(&self, scope: Scope) -> bool {
+        self.has(scope) && (scope != Scope::Admin || self.floor.is_none())
+    }
+
+    /// Whether it was let in with this scope, whatever the settings leave of it.
+    pub fn has(&self, scope: Scope) -> bool {
         self.scopes.iter().any(|own| own.includes(scope))
     }
 }

@@ -1,24 +1,43 @@
 //! Which scope a call needs: the one place that decides, asked by every door before anything is done.
 //!
 //! What a call names is judged here; what it turns out to mean (the profile of the session it reaches) the core judges again,
-//! with `Session::open_to` and in `Sessions::open`. What is not in these tables needs `admin`.
+//! with `Session::open_to` and in `Sessions::open`. What is not in these tables needs `admin`. Where the settings have a floor, what
+//! needs `admin` is refused to everybody, because that is what leaves a sandbox.
 
 use serde_json::{Map, Value};
 
-use crate::caller::{Caller, Door, Scope};
+use crate::{
+    caller::{Caller, Door, Scope},
+    sandbox::{Profile, rules::FLOOR_HINT},
+};
 
 /// Why a call is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("this caller may not {what}")]
+#[error("{}", self.message())]
 pub struct Denied {
     pub what: &'static str,
     pub needs: Scope,
+    /// The floor of the settings, if that is why.
+    pub floor: Option<Profile>,
 }
 
 impl Denied {
     pub const KIND: &str = "not_allowed";
 
+    fn message(&self) -> String {
+        let what = self.what;
+        match self.floor {
+            Some(floor) => {
+                format!("nobody may {what}: the settings confine every caller to the profile `{}`", floor.name())
+            }
+            None => format!("this caller may not {what}"),
+        }
+    }
+
     pub fn hint(&self) -> String {
+        if self.floor.is_some() {
+            return FLOOR_HINT.to_owned();
+        }
         let scope = self.needs.name();
         format!(
             "it needs the scope `{scope}`; whoever runs this server makes tokens with `pylair token add NAME --scope {scope}`"
@@ -124,10 +143,11 @@ pub fn of_tool(tool: &str) -> Option<Scope> {
 
 /// Whether a caller could call a tool at all: what it is shown.
 pub fn could_call(caller: &Caller, tool: &str) -> bool {
-    is_at_home(caller)
-        || is_for_all(tool)
-        || is_for_tests(caller, tool)
-        || caller.may(of_tool(tool).unwrap_or(Scope::Admin))
+    let least = of_tool(tool).unwrap_or(Scope::Admin);
+    if least == Scope::Admin && caller.floor.is_some() {
+        return false;
+    }
+    is_at_home(caller) || is_for_all(tool) || is_for_tests(caller, tool) || caller.may(least)
 }
 
 /// Whoever came with a token is judged here. The local sockets are the owner's own, for whom `--readonly` is a choice of tools.
@@ -149,7 +169,7 @@ fn is_for_tests(caller: &Caller, tool: &str) -> bool {
 pub fn required(tool: &str, arguments: &Map<String, Value>) -> Denied {
     let text = |name: &str| arguments.get(name).and_then(Value::as_str);
     let given = |name: &str| arguments.get(name).is_some_and(|value| !is_nothing(value));
-    let admin = |what| Denied { what, needs: Scope::Admin };
+    let admin = |what| Denied { what, needs: Scope::Admin, floor: None };
     let Some((scope, what, _)) = TOOLS.iter().find(|(_, _, tools)| tools.contains(&tool)) else {
         return admin("do that");
     };
@@ -175,9 +195,8 @@ pub fn required(tool: &str, arguments: &Map<String, Value>) -> Denied {
             if given("preload") {
                 return admin("preload modules");
             }
-            let shapes_start =
-                |name: &String| ["PYTHON", "LD_", "GLIBC_"].iter().any(|prefix| name.starts_with(prefix));
-            if arguments.get("env").and_then(Value::as_object).is_some_and(|env| env.keys().any(shapes_start)) {
+            let env = arguments.get("env").and_then(Value::as_object);
+            if env.is_some_and(|env| env.keys().any(|name| shapes_start(name))) {
                 return admin("set environment variables that change how an interpreter starts");
             }
         }
@@ -190,16 +209,33 @@ pub fn required(tool: &str, arguments: &Map<String, Value>) -> Denied {
         }
         _ => {}
     }
-    Denied { what, needs: *scope }
+    Denied { what, needs: *scope, floor: None }
 }
 
 /// Lets a call pass, or says what is missing.
 pub fn check(caller: &Caller, tool: &str, arguments: &Map<String, Value>) -> Result<(), Denied> {
+    if caller.floor.is_some() {
+        check_floor(caller, tool, arguments)?;
+    }
     if is_at_home(caller) || is_for_all(tool) || is_for_tests(caller, tool) {
         return Ok(());
     }
     let required = required(tool, arguments);
     if caller.may(required.needs) { Ok(()) } else { Err(required) }
+}
+
+/// Refuses what leaves a sandbox, also to those at home.
+fn check_floor(caller: &Caller, tool: &str, arguments: &Map<String, Value>) -> Result<(), Denied> {
+    let mut arguments = arguments.clone();
+    if caller.door != Door::Http {
+        // Where a local caller is says nothing about where its session is to be.
+        arguments.remove("from");
+    }
+    let required = required(tool, &arguments);
+    if required.needs != Scope::Admin || caller.door == Door::Http && !caller.has(Scope::Admin) {
+        return Ok(());
+    }
+    Err(Denied { floor: caller.floor, ..required })
 }
 
 /// The tool that a route stands for.
@@ -212,6 +248,11 @@ pub fn route(method: &str, path: &str) -> Option<&'static str> {
 fn profile_of(arguments: &Map<String, Value>) -> Option<&str> {
     let sandbox = arguments.get("sandbox")?;
     sandbox.as_str().or_else(|| sandbox.get("profile")?.as_str())
+}
+
+/// Whether a variable changes how an interpreter starts.
+pub fn shapes_start(name: &str) -> bool {
+    ["PYTHON", "LD_", "GLIBC_"].iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// A target that is no session.
@@ -273,6 +314,57 @@ mod tests {
         ] {
             assert_eq!(needs(tool, &arguments), Scope::Admin, "{tool} {arguments}");
         }
+    }
+
+    fn local(door: Door, scope: Scope) -> Caller {
+        Caller {
+            owner: "me".into(),
+            client: "test".to_owned(),
+            door,
+            scopes: vec![scope],
+            cwd: None,
+            env: std::sync::Arc::default(),
+            default_session: crate::caller::DefaultSession::Main,
+            credential: None,
+            floor: Some(Profile::Sealed),
+        }
+    }
+
+    #[test]
+    fn a_floor_holds_for_everybody() {
+        for door in [Door::Bridge, Door::Cli, Door::Http] {
+            let caller = local(door, Scope::Admin);
+            for (tool, arguments) in [
+                ("open_session", json!({"sandbox": "open"})),
+                ("open_session", json!({"cwd": "/home/me"})),
+                ("open_session", json!({"preload": ["numpy"]})),
+                ("open_session", json!({"python": "/tmp/evil"})),
+                ("open_session", json!({"env": {"LD_PRELOAD": "/x.so"}})),
+                ("run_tests", json!({"sandbox": "open"})),
+                ("attach", json!({"pid": 1})),
+                ("execute", json!({"code": "1", "target": "app:web"})),
+                ("dump_stacks", json!({"target": "pid:1"})),
+            ] {
+                let denied = check(&caller, tool, arguments.as_object().unwrap()).unwrap_err();
+                let (message, hint) = (denied.to_string(), denied.hint());
+                assert!(message.contains("`sealed`") && hint.contains("`floor`"), "{tool}: {message}; {hint}");
+            }
+            for (tool, arguments) in [
+                ("open_session", json!({"sandbox": {"memory_mb": 100}})),
+                ("execute", json!({"code": "1"})),
+                ("run_tests", json!({})),
+            ] {
+                check(&caller, tool, arguments.as_object().unwrap()).unwrap();
+            }
+            assert!(!could_call(&caller, "attach") && could_call(&caller, "execute"));
+        }
+        let from_here = json!({"from": {"cwd": "/home/me"}});
+        check(&local(Door::Cli, Scope::Admin), "open_session", from_here.as_object().unwrap()).unwrap();
+        // A choice of tools stays one.
+        check(&local(Door::Bridge, Scope::Read), "list_failures", &Map::new()).unwrap();
+        // A token without rights to lose is told what it lacks.
+        let denied = check(&local(Door::Http, Scope::Run), "attach", &Map::new()).unwrap_err();
+        assert!(denied.hint().contains("`admin`"), "{}", denied.hint());
     }
 
     #[test]

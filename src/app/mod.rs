@@ -147,9 +147,9 @@ impl Apps {
         Arc::new(Self { directory, parts, known: Mutex::default() })
     }
 
-    /// Whether a caller may see apps at all: they are processes of the user's own.
+    /// Whether a caller may see apps at all: they are processes of the user's own, outside of any sandbox.
     pub fn visible_to(caller: &Caller) -> bool {
-        caller.door != Door::Http || caller.may(Scope::Admin)
+        caller.floor.is_none() && (caller.door != Door::Http || caller.may(Scope::Admin))
     }
 
     /// The entries of all whose process is there.

@@ -304,6 +304,7 @@ fn standalone(selection: Selection, surroundings: &Surroundings) -> Result<Exit,
             env: caller_env,
             default_session: DefaultSession::Main,
             credential: None,
+            floor: daemon.config.sandbox.floor(),
         };
         let stop = daemon.shutdown.clone();
         let origin = Origin { slate: None, resumed: false, mid_line: false, gone: gone.clone(), stop: stop.clone() };

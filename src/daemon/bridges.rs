@@ -126,6 +126,7 @@ async fn serve(daemon: Arc<Daemon>, connection: OwnedFd) {
         env: Arc::new(hello.env),
         default_session,
         credential: None,
+        floor: daemon.config.sandbox.floor(),
     };
     daemon.remember_client(ancestry, &caller);
     let stop = CancellationToken::new();

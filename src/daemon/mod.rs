@@ -205,7 +205,7 @@ impl Daemon {
     /// What somebody may know of it who does not run it: nothing of others.
     pub fn status_for(&self, caller: &Caller) -> DaemonStatus {
         let status = self.status();
-        if caller.may(Scope::Admin) && *caller.owner == *self.owner {
+        if caller.has(Scope::Admin) && *caller.owner == *self.owner {
             return status;
         }
         let (pid, bridges, templates) = (0, 0, 0);
@@ -296,6 +296,7 @@ impl Daemon {
             env: Arc::new(env),
             default_session,
             credential: None,
+            floor: self.config.sandbox.floor(),
         })
     }
 
@@ -310,6 +311,7 @@ impl Daemon {
             env: Self::plain_env(),
             default_session,
             credential: Some(visit.credential.clone()),
+            floor: self.config.sandbox.floor(),
         }
     }
 
@@ -324,6 +326,7 @@ impl Daemon {
             env: Self::plain_env(),
             default_session: DefaultSession::Main,
             credential: None,
+            floor: self.config.sandbox.floor(),
         }
     }
 

@@ -37,11 +37,21 @@ pub enum Error {
     OwnDoor { entry: String },
     #[error("{name} `{wanted}` needs the right `admin`, or to be in the settings' own `{name}`")]
     NotGranted { name: &'static str, wanted: String },
+    #[error("{name} `{wanted}` is not in the settings' own `{name}`, and their floor gives nobody more")]
+    NotInSettings { name: &'static str, wanted: String },
+    #[error("the settings confine every session to the profile `{}` at least, and `{}` is less", floor.name(), wanted.name())]
+    BelowFloor { wanted: Profile, floor: Profile },
+    #[error("`floor` is true, but there is no `profile` to be one: `workspace` or `sealed`")]
+    NoFloor,
     #[error("`{name}` in `env` is never passed on")]
     SecretVariable { name: String },
     #[error(transparent)]
     Path(#[from] paths::Error),
 }
+
+/// What to do about a floor.
+pub const FLOOR_HINT: &str =
+    "ask for no more than that; `floor` in `[sandbox]` of the user's own settings decides this for every caller";
 
 impl Error {
     /// The way out.
@@ -62,12 +72,15 @@ impl Error {
             Self::BadDestination { .. } => "write each as a name or address and a port, such as `pypi.org:443`",
             Self::OwnDoor { .. } | Self::SecretVariable { .. } | Self::NoLimit { .. } => "leave it out",
             Self::NotGranted { .. } => "use a token with more rights, or have the settings allow it",
+            Self::NotInSettings { .. } | Self::BelowFloor { .. } => FLOOR_HINT,
+            Self::NoFloor => "set `profile` in `[sandbox]`, or leave out `floor`",
             Self::Path(_) => "give existing files or directories, as few and as deep as will do",
         }
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// In the order of how much they confine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Profile {
     /// With all the rights of the daemon's user.
@@ -369,6 +382,25 @@ pub struct Terms {
 impl Terms {
     /// Settles what was asked for. Looks at the paths, so it blocks for a moment.
     pub fn settle(wish: Option<Wish>, asker: Asker, settings: &Settings, protected: &Protected) -> Result<Self, Error> {
+        let Some(floor) = settings.floor() else { return Self::settle_without_floor(wish, asker, settings, protected) };
+        // Nobody has more rights there than the settings give to all.
+        let asker = Asker { is_admin: false, ..asker };
+        let terms = Self::settle_without_floor(wish, asker, settings, protected).map_err(|error| match error {
+            Error::NotGranted { name, wanted } => Error::NotInSettings { name, wanted },
+            error => error,
+        })?;
+        if terms.profile < floor {
+            return Err(Error::BelowFloor { wanted: terms.profile, floor });
+        }
+        Ok(terms)
+    }
+
+    fn settle_without_floor(
+        wish: Option<Wish>,
+        asker: Asker,
+        settings: &Settings,
+        protected: &Protected,
+    ) -> Result<Self, Error> {
         // Rules without a profile are about a sandbox, so there has to be one, also where they are empty.
         let are_rules = matches!(wish, Some(Wish::Rules(_)));
         let asked = wish.map(Wish::into_rules).unwrap_or_default();
@@ -599,6 +631,30 @@ mod tests {
         assert_eq!((terms.limits.memory_mb, terms.limits.cpu_s, terms.limits.wall_s), (8000, Some(60), Some(100)));
         // More than that is for nobody.
         assert!(settle(json!({"memory_mb": 9001}), ADMIN, &settings).is_err());
+    }
+
+    #[test]
+    fn nobody_is_less_confined_than_the_floor() {
+        let settings: Settings =
+            toml::from_str("profile = 'workspace'\nfloor = true\nallow_read = ['/usr']\nmemory_mb = 1000").unwrap();
+        let profile = |wish: serde_json::Value, asker| settle(wish, asker, &settings).map(|terms| terms.profile);
+        for asker in [ADMIN, RUN] {
+            let unasked = Terms::settle(None, asker, &settings, &Protected::default()).unwrap();
+            assert_eq!((unasked.profile, unasked.limits.memory_mb), (Profile::Workspace, 1000));
+            assert_eq!(profile(json!("sealed"), asker).unwrap(), Profile::Sealed);
+            let less = json!({"allow_read": ["/usr/lib"], "memory_mb": 500});
+            assert_eq!(profile(less, asker).unwrap(), Profile::Workspace);
+            for (wish, words) in [
+                (json!("open"), "to the profile `workspace` at least, and `open` is less"),
+                (json!({"allow_read": ["/etc"]}), "their floor gives nobody more"),
+                (json!({"allow_write": ["/tmp"]}), "their floor gives nobody more"),
+                (json!({"allow_net": ["pypi.org:443"]}), "their floor gives nobody more"),
+                (json!({"memory_mb": 2000}), "over the limit of 1000"),
+            ] {
+                let error = profile(wish.clone(), asker).unwrap_err().to_string();
+                assert!(error.contains(words), "{wish}: {error}");
+            }
+        }
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub struct Settings {
     /// What confined sessions have without asking; what callers without the right `admin` may ask for.
     pub defaults: Rules,
     pub max: Rules,
+    /// Makes the profile of the defaults the least that any caller gets.
+    pub is_floor: bool,
 }
 
 /// What is wrong with the settings, and where.
@@ -47,7 +49,15 @@ impl TryFrom<toml::Table> for Settings {
                 return Err(Wrong { section: DEFAULTS, error });
             }
         };
-        Ok(Self { defaults: read(DEFAULTS, table)?, max })
+        let is_floor = match table.remove("floor") {
+            None => false,
+            Some(toml::Value::Boolean(is_floor)) => is_floor,
+            Some(_) => {
+                let error = Error::BadRule { name: "floor".to_owned(), expected: "`true` or `false`" };
+                return Err(Wrong { section: DEFAULTS, error });
+            }
+        };
+        Ok(Self { defaults: read(DEFAULTS, table)?, max, is_floor })
     }
 }
 
@@ -60,6 +70,12 @@ fn read(section: &'static str, table: toml::Table) -> Result<Rules, Wrong> {
 }
 
 impl Settings {
+    /// The profile that every session has at least, whoever opens it. One that is none by its name was refused by `check`.
+    pub fn floor(&self) -> Option<Profile> {
+        let profile = self.defaults.profile.as_ref().filter(|_| self.is_floor);
+        profile.map(|name| name.parse().unwrap_or(Profile::Sealed))
+    }
+
     /// Whether all of it means something. Paths that are not there yet are left out when a session is opened.
     pub fn check(&self, protected: &Protected) -> Result<(), Wrong> {
         self.check_defaults(protected).map_err(|error| Wrong { section: DEFAULTS, error })?;
@@ -70,6 +86,9 @@ impl Settings {
         let rules = &self.defaults;
         if let Some(name) = &rules.profile {
             name.parse::<Profile>()?;
+        }
+        if self.is_floor && self.floor().is_none_or(|floor| !floor.is_confined()) {
+            return Err(Error::NoFloor);
         }
         check_limits(rules)?;
         for (paths, writable) in [(&rules.allow_read, false), (&rules.allow_write, true)] {
@@ -113,6 +132,7 @@ impl Settings {
         let rules = &self.defaults;
         let mut shown = vec![
             ("sandbox.profile".to_owned(), rules.profile.clone()),
+            ("sandbox.floor".to_owned(), self.is_floor.then(|| "true".to_owned())),
             ("sandbox.allow_read".to_owned(), paths(&rules.allow_read)),
             ("sandbox.allow_write".to_owned(), paths(&rules.allow_write)),
             ("sandbox.allow_net".to_owned(), list(rules.allow_net.clone())),
@@ -156,6 +176,9 @@ mod tests {
             ("allow_write = ['/']", "`/` cannot be given"),
             ("env = ['PYLAIR_TOKEN']", "never passed on"),
             ("max = 7", "`max` has to be a table"),
+            ("floor = 'sealed'", "`floor` has to be `true` or `false`"),
+            ("floor = true", "in `[sandbox]`: `floor` is true, but there is no `profile`"),
+            ("floor = true\nprofile = 'open'", "in `[sandbox]`: `floor` is true, but there is no `profile`"),
             ("[max]\nmemory_mb = 1", "in `[sandbox.max]`: `memory_mb` is 1"),
             ("[max]\nopen_files = 99999999", "in `[sandbox.max]`: `open_files`"),
             ("[max]\nallow_net = ['a:1']", "in `[sandbox.max]`: `allow_net` is no limit"),

@@ -98,7 +98,12 @@ impl Error {
             Self::UnknownJob { .. } => "unknown_job",
             Self::Busy { .. } | Self::Starting { .. } => "busy",
             Self::NameTaken(_) => "name_taken",
-            Self::Sandbox(sandbox::Error::NotGranted { .. }) | Self::NotAllowed(_) => "not_allowed",
+            Self::Sandbox(
+                sandbox::Error::NotGranted { .. }
+                | sandbox::Error::NotInSettings { .. }
+                | sandbox::Error::BelowFloor { .. },
+            )
+            | Self::NotAllowed(_) => "not_allowed",
             Self::BadName(_)
             | Self::CodeTooLong(_)
             | Self::NotADirectory(_)
@@ -185,7 +190,9 @@ impl Error {
             Self::Sandbox(error) => error.hint().to_owned(),
             Self::Ambiguous { .. } => "name one with -t, or set PYLAIR_SESSION".to_owned(),
             Self::NotAllowed(_) => {
-                "use a token with more scopes, such as `admin`; `pylair token add` makes one".to_owned()
+                "use a token with more scopes, such as `admin` (`pylair token add` makes one); where `[sandbox]` of the settings \
+                 has a `floor`, no caller may"
+                    .to_owned()
             }
             Self::Startup(raised) => format!("the session was not opened; fix this:\n{}", raised.traceback.trim_end()),
             Self::Python(error) => error.hint().to_owned(),

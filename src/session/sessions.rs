@@ -25,6 +25,7 @@ use crate::{
         template::Wanted,
     },
     python::Interpreter,
+    rights,
     sandbox::{self, Profile, Terms, Wish, rules::Asker},
     turns::Turns,
 };
@@ -224,6 +225,9 @@ impl Sessions {
             return Err(Error::NotAllowed("open sessions"));
         }
         let again = opening.again.as_ref();
+        if let Some(definition) = again.filter(|_| caller.floor.is_some()) {
+            check_floor(definition)?;
+        }
         let is_admins = again.map_or_else(|| caller.may(Scope::Admin), |definition| definition.is_admins);
         let terms = self.settle(caller, options.sandbox, is_admins).await?;
         let profile = terms.profile;
@@ -763,6 +767,21 @@ fn environment(caller: &Caller, terms: &Terms, more: &BTreeMap<String, String>) 
 pub(super) fn python_path(env: &BTreeMap<String, String>) -> Vec<String> {
     let path = env.get("PYTHONPATH").map(|path| path.split(':').filter(|entry| !entry.is_empty()).map(str::to_owned));
     path.into_iter().flatten().collect()
+}
+
+/// A session of before the settings had a floor may have more than that. It is refused instead of coming back as another.
+fn check_floor(definition: &saved::Definition) -> Result<(), Error> {
+    if definition.is_bound {
+        let wanted = definition.cwd.display().to_string();
+        return Err(sandbox::Error::NotInSettings { name: "allow_write", wanted }.into());
+    }
+    if !definition.preload.is_empty() {
+        return Err(Error::NotAllowed("start a session that preloads modules"));
+    }
+    if definition.env.keys().any(|name| rights::shapes_start(name)) {
+        return Err(Error::NotAllowed("start a session whose variables change how an interpreter starts"));
+    }
+    Ok(())
 }
 
 fn check_preload(preload: &[String]) -> Result<(), Error> {

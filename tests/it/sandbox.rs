@@ -387,6 +387,45 @@ fn a_name_leads_neither_to_this_machine_nor_to_a_private_network() {
 }
 
 #[test]
+fn a_floor_of_the_settings_holds_for_every_caller() {
+    if let Some(reason) = why_no_namespaces() {
+        return skip("a_floor_of_the_settings_holds_for_every_caller", &reason);
+    }
+    let home = Home::new();
+    let settings = home.places().settings_file();
+    fs::create_dir_all(settings.parent().unwrap()).unwrap();
+    fs::write(settings, "[sandbox]\nprofile = 'workspace'\nfloor = true\n").unwrap();
+    fs::write(home.work().join("test_it.py"), "def test_it(): open('ran', 'w')\n").unwrap();
+    let mut client = home.initialized_client();
+    assert_eq!(client.execute("import os; os.getcwd()")["result"], "'/workspace'");
+    let me = std::process::id();
+    for (tool, arguments) in [
+        ("open_session", json!({"sandbox": "open"})),
+        ("open_session", json!({"sandbox": {"allow_read": ["/etc"]}})),
+        ("open_session", json!({"cwd": home.work()})),
+        ("open_session", json!({"preload": ["json"]})),
+        ("run_tests", json!({"sandbox": "open"})),
+        ("run_tests", json!({})),
+        ("dump_stacks", json!({"target": format!("pid:{me}")})),
+        ("attach", json!({"pid": me})),
+    ] {
+        let failure = client.failure(tool, &arguments);
+        assert_eq!(failure["kind"], "not_allowed", "{tool} {arguments}: {failure}");
+        assert!(failure.to_string().contains("`floor`"), "{tool} {arguments}: {failure}");
+    }
+    assert!(!home.work().join("ran").exists());
+    client.data("open_session", &json!({"sandbox": "sealed", "name": "tighter"}));
+    let said = home.run(&["exec", "import os; print(os.getcwd())"]);
+    assert_eq!(said.stdout, "/workspace\n", "{}", said.stderr);
+    let server = home.command(&["mcp", "--standalone"]);
+    let mut alone = Client::start(server);
+    alone.initialize();
+    assert_eq!(alone.execute("import os; os.getcwd()")["result"], "'/workspace'");
+    assert_eq!(alone.failure("open_session", &json!({"sandbox": "open"}))["kind"], "not_allowed");
+    assert!(home.run(&["stop"]).stdout.contains("stopped the daemon"));
+}
+
+#[test]
 fn a_session_tells_what_of_its_sandbox_holds() {
     on_newest_python(async |core| {
         for profile in ["workspace", "sealed"] {

@@ -82,7 +82,8 @@ impl Daemon {
         let Some(cwd) = real.filter(|_| cwd.is_absolute()) else {
             return Err(Error::BadArgument(format!("`{}` is not a directory; pass `cwd` with one", cwd.display())));
         };
-        let wanted = wish.sandbox.unwrap_or_else(|| Wish::from(Profile::Workspace.name()));
+        let usual = caller.floor.unwrap_or(Profile::Workspace);
+        let wanted = wish.sandbox.unwrap_or_else(|| Wish::from(usual.name()));
         let is_sealed = wanted.profile() == Profile::Sealed.name();
         let mut sandbox = wanted.into_rules();
         // Whoever may run tests may have this session, and nothing that its own scopes do not have.
@@ -110,7 +111,11 @@ impl Daemon {
             is_plain && terms.allow_read.iter().chain(&terms.allow_write).any(|path| cwd.starts_with(path));
         if !is_granted {
             self.leave(&room).await;
-            let refused = sandbox::Error::NotGranted { name: "allow_read", wanted: cwd.display().to_string() };
+            let (name, wanted) = ("allow_read", cwd.display().to_string());
+            let refused = match caller.floor {
+                Some(_) => sandbox::Error::NotInSettings { name, wanted },
+                None => sandbox::Error::NotGranted { name, wanted },
+            };
             return Err(session::Error::Sandbox(refused).into());
         }
         Ok(room)

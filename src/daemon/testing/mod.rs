@@ -253,7 +253,8 @@ impl Daemon {
     pub async fn run_tests(self: &Arc<Self>, caller: &Caller, wish: TestWish) -> Result<Arc<TestRun>, Error> {
         let is_open = wish.sandbox.as_ref().is_some_and(|sandbox| sandbox.profile() == "open");
         // Like sessions, tests of callers from outside are in a sandbox unless they say otherwise and may.
-        if wish.target.is_some() || !is_open && (wish.sandbox.is_some() || caller.door == Door::Http) {
+        let is_asked = wish.sandbox.is_some() || caller.door == Door::Http || caller.floor.is_some();
+        if wish.target.is_some() || !is_open && is_asked {
             return self.run_tests_inside(caller, wish).await;
         }
         if !caller.may(crate::caller::Scope::Admin) {

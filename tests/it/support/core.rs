@@ -84,6 +84,7 @@ impl Core {
             env: Arc::new(home.env.clone()),
             default_session: DefaultSession::Main,
             credential: None,
+            floor: None,
         };
         Self { daemon, caller, home }
     }
