@@ -18,7 +18,8 @@ import time
 import warnings
 from typing import Any, Callable
 
-from . import children, descriptors, wire
+from . import children, descriptors, mappings, wire
+from .kernel import kernel
 
 _FROZEN_TIMEOUT_MS = 5000
 _SO_PASSPIDFD = 76
@@ -57,6 +58,8 @@ class Checkpoints:
             foreign, locked = descriptors.survey(self._link.descriptors() | self._exempt())
             if locked:
                 raise Refused(_locks_sentence(locked))
+            shared = mappings.shared()
+            _refuse_shared(shared)
         except Refused as refusal:
             return {"made": False, "reason": str(refusal)}
         lost = _lost_children()
@@ -71,14 +74,14 @@ class Checkpoints:
             theirs.close()
             return {"made": False, "reason": f"fork failed: {error.strerror}"}
         if pid == 0:
-            self._freeze(name, ours, theirs, foreign, lost, random_state)
+            self._freeze(name, ours, theirs, foreign, shared, lost, random_state)
             return None
         theirs.close()
         _freeze_collector()
         if not children.frozen:
             children.install()
         children.frozen.add(pid)
-        if foreign and not _frozen_in_time(ours):
+        if (foreign or shared) and not _frozen_in_time(ours):
             ours.close()
             return {"made": False, "reason": "the frozen copy did not answer"}
         wire.send_datagram(self._link.control, {"checkpoint": name}, (ours.fileno(),))
@@ -98,6 +101,7 @@ class Checkpoints:
         ours: socket.socket,
         theirs: socket.socket,
         foreign: list[descriptors.Foreign],
+        shared: list[mappings.Mapping],
         lost: list[str],
         random_state: Any,
     ) -> None:
@@ -109,6 +113,7 @@ class Checkpoints:
             children.frozen.clear()
             self._link.give_up(theirs)
             lost = descriptors.neuter(foreign) + lost
+            mappings.make_private(shared, is_state=True)
             _set_random_state(random_state)
             _freeze_collector()
             wire.send_datagram(self._link.control, {"frozen": name})
@@ -125,6 +130,7 @@ class Checkpoints:
                         os.setsid()
                     else:
                         os.setpgid(0, 0)
+                    lost += _share_nothing(foreign, shared, branches)
                     self._go_on(passed)
                     _set_random_state(random_state)
                     break
@@ -145,6 +151,26 @@ class Checkpoints:
             gc.unfreeze()
             gc.collect()
             self._pages, self._blocks = _resident_pages(), sys.getallocatedblocks()
+
+
+def _share_nothing(foreign: list[descriptors.Foreign], shared: list[mappings.Mapping], branches: bool) -> list[str]:
+    """In a copy of a copy: files at places of their own, which the next copy of it shall find where they were. Returns what is lost.
+
+    Whoever takes the place of the worker writes to the files that it had mapped. A branch has a worker beside it, and keeps what it writes
+    there to itself.
+    """
+    descriptors.reopen(foreign)
+    return mappings.told(shared if branches else mappings.share_again(shared))
+
+
+def _refuse_shared(shared: list[mappings.Mapping]) -> None:
+    """Memory that is shared and has no file is part of what a checkpoint keeps, so it has to be copied."""
+    if shared and kernel.why_not is not None:
+        raise Refused(f"memory is shared with other processes ({shared[0].name}), and {kernel.why_not}")
+    size = mappings.copied_bytes(shared)
+    if size > mappings.MAX_COPIED_BYTES:
+        most = mappings.MAX_COPIED_BYTES // _MIB
+        raise Refused(f"{size // _MIB} MB of memory are shared with other processes, over the limit of {most} MB for checkpoints")
 
 
 def _refuse_threads() -> None:

@@ -1,7 +1,8 @@
 """The worker's own descriptors, and what a frozen copy does with everybody else's. Runs in the worker and in its frozen copies.
 
 A frozen copy that kept a socket or a pipe open would keep its peer from ever seeing the end; one that shared a file would share its
-position. So it gives up the first kind and reopens the second before it goes to sleep.
+position. So it gives up the first kind and reopens the second before it goes to sleep. What a copy does in which code
+runs without becoming the session is in secluded.py.
 """
 
 from __future__ import annotations
@@ -85,8 +86,14 @@ def neuter(foreign: Iterable[Foreign]) -> list[str]:
     return lost
 
 
-def is_writable(fd: int) -> bool:
-    return fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
+def reopen(foreign: Iterable[Foreign]) -> None:
+    """Gives files a position of their own, where they were."""
+    for fd, is_file, position in foreign:
+        try:
+            if is_file:
+                _reopen(fd, position)
+        except OSError:
+            continue
 
 
 def replace_by_dead_ends(descriptors: Iterable[int]) -> None:

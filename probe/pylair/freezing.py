@@ -4,6 +4,8 @@ The copy is nobody's child: the process between it and the test's takes a proces
 the test's process goes on with the evidence; only then it waits until the copy has given up the descriptors. What the copy does after that
 is frozen.py's. Where a fork is not safe none is made, and the failure says why.
 
+The copy reads what the test's process could, and changes nothing outside of itself: secluded.py.
+
 Another thread makes a fork unsafe: a copy does not have it, and waits for ever for a lock that it held. A server of a pytest plugin that
 sleeps in `accept` with nothing but its own loop below it holds none.
 """
@@ -17,7 +19,7 @@ import signal
 import sys
 from typing import Any
 
-from . import checkpoint, descriptors, listening, registry, throwaway, wire
+from . import checkpoint, descriptors, listening, registry, secluded, throwaway, wire
 from .paths import NoWarnings
 from .real import real
 
@@ -116,7 +118,10 @@ class Freezer:
         silence = throwaway.ChildSignal()
         parent = real.getpid()
         between = 0
+        collects = gc.isenabled()
         try:
+            # A finalizer of the test's must not run in the copy before it has left what it shares.
+            gc.disable()
             with NoWarnings():
                 between = real.fork()
         except OSError as failure:
@@ -128,9 +133,11 @@ class Freezer:
             # An interrupt in the copy must not go on as if it were the test's process.
             if not between and real.getpid() != parent:
                 try:
-                    _leave(writing, self._runtime, story, error, entries)
+                    _leave(writing, self._runtime, story, error, entries, parent)
                 finally:
                     real.exit(1)
+            if collects:
+                gc.enable()
         real.close(writing)
         self._made += 1
         self._seconds += real.process_time() - began
@@ -163,7 +170,7 @@ def _named(frame: Any) -> tuple[Any, str]:
     return frame.f_globals.get("__name__"), frame.f_code.co_name
 
 
-def _leave(writing: int, runtime: str, story: dict[str, Any], error: BaseException, entries: list[tuple[Any, int]]) -> None:
+def _leave(writing: int, runtime: str, story: dict[str, Any], error: BaseException, entries: list[tuple[Any, int]], original: int) -> None:
     """In the process between: leaves the test's behind, and makes the copy. Never returns.
 
     It ends at once, while the copy gives up the descriptors: for a large process to end takes as long as to be copied.
@@ -175,7 +182,7 @@ def _leave(writing: int, runtime: str, story: dict[str, Any], error: BaseExcepti
         with NoWarnings():
             if real.fork():
                 real.exit(0)
-        throwaway.disarm_descriptors(writing)
+        secluded.leave((writing,))
     except BaseException as failure:
         real.write(writing, f"{type(failure).__name__}: {failure}".encode()[:500])
         real.exit(1)
@@ -184,6 +191,8 @@ def _leave(writing: int, runtime: str, story: dict[str, Any], error: BaseExcepti
         real.close(writing)
         _quieten()
         listener, entry = _register(runtime, story, entries)
+        secluded.wall_in("a frozen copy of the failed test", _private_directory(entry), original)
+        gc.enable()
         if _is_visited(listener, entry):
             from . import frozen
 
@@ -202,6 +211,16 @@ def _register(runtime: str, story: dict[str, Any], entries: list[tuple[Any, int]
     entry.update(story, frames=[_told(*entry) for entry in entries])
     registry.write(f"{path}.json", entry)
     return listener, entry
+
+
+def _private_directory(entry: dict[str, Any]) -> str | None:
+    """Where the copy may write. Whoever removes its entry removes it too."""
+    try:
+        path = os.path.realpath(entry["endpoint"][: -len("sock")] + "tmp")
+        real.mkdir(path, 0o700)
+        return path
+    except OSError:
+        return None
 
 
 def _told(frame: Any, line: int) -> dict[str, Any]:

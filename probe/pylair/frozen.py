@@ -12,7 +12,7 @@ import time
 from collections import deque
 from typing import Any, Callable
 
-from . import executing, freezing, wire
+from . import executing, freezing, locks, secluded, wire
 from .app import App
 from .calls import Answer, Calls
 from .paths import Refused
@@ -144,6 +144,7 @@ class _Calls(Calls):
         self._error = error
         self._entries = entries
         self._frames: dict[int, _Frame] = {}
+        self._told = False
 
     def _scratch(self, request: dict[str, Any], client: str) -> Scratch:
         number = request.get("frame")
@@ -162,7 +163,19 @@ class _Calls(Calls):
         """There is one thread for all of them, and nobody shall wait for what may never end."""
         if self._running:
             raise Refused("busy", "another call runs in this copy of the failure", "wait until it has ended, or stop it with interrupt")
-        super()._run(request, work)
+        try:
+            super()._run(request, work)
+        finally:
+            if locks.release():
+                work.notes.append("the locks that this call took were given back: nobody shall wait for a copy longer than for one call")
+        for note in (secluded.explain(work.error), self._missing_walls()):
+            if note is not None:
+                work.notes.append(note)
+
+    def _missing_walls(self) -> str | None:
+        """What the copy is not protected by, once for all who ask."""
+        told, self._told = self._told, True
+        return None if told else secluded.missing()
 
     def _names(self, request: dict[str, Any], client: str) -> dict[str, Any]:
         return dict(self._scratch(request, client).namespace)

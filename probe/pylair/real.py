@@ -6,6 +6,7 @@ Tests replace functions of modules, and some libraries those of every module tha
 from __future__ import annotations
 
 import _socket
+import fcntl
 import json
 import os
 import select
@@ -13,25 +14,41 @@ import time
 from types import SimpleNamespace
 
 real = SimpleNamespace(
+    chmod=os.chmod,
     close=os.close,
+    dup2=os.dup2,
     exit=os._exit,
+    fcntl=fcntl.fcntl,
     fork=os.fork,
+    fstat=os.fstat,
+    geteuid=os.geteuid,
     getpid=os.getpid,
     gmtime=time.gmtime,
+    ioctl=fcntl.ioctl,
     kill=os.kill,
     killpg=os.killpg,
+    listdir=os.listdir,
     loads=json.JSONDecoder().decode,
+    lseek=os.lseek,
+    lstat=os.lstat,
+    major=os.major,
     makedirs=os.makedirs,
+    minor=os.minor,
+    mkdir=os.mkdir,
     monotonic=time.monotonic,
     open=os.open,
     pipe=os.pipe,
     poll=select.poll,
     process_time=time.process_time,
     read=os.read,
+    readlink=os.readlink,
+    rmdir=os.rmdir,
     scandir=os.scandir,
     setsid=os.setsid,
     socket=_socket.socket,
+    stat=os.stat,
     time=time.time,
+    unlink=os.unlink,
     urandom=os.urandom,
     waitpid=os.waitpid,
     write=os.write,

@@ -22,7 +22,7 @@ _MAX_ROUNDS = 4
 _FIRST_ROUND = 0.6
 
 
-def answer(request: dict[str, Any], cells: Any, link: Any, side_door: Any) -> tuple[dict[str, Any], bytes]:
+def answer(request: dict[str, Any], cells: Any, side_door: Any) -> tuple[dict[str, Any], bytes]:
     """The fields and the blob of a done frame."""
     fd = _passed_file(side_door)
     if fd is None:
@@ -31,7 +31,7 @@ def answer(request: dict[str, Any], cells: Any, link: Any, side_door: Any) -> tu
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return {"refused": f"{request['op']} needs a regular file"}, b""
         saving_it = request["op"] == "save"
-        said = _save(fd, request, cells, link.descriptors() | cells.loop.descriptors()) if saving_it else _restore(fd, cells)
+        said = _save(fd, request, cells) if saving_it else _restore(fd, cells)
     except (Unreadable, WriteFailed) as problem:
         return {"refused": str(problem)}, b""
     finally:
@@ -57,7 +57,7 @@ def _passed_file(side_door: Any) -> int | None:
             os.close(fd)
 
 
-def _save(fd: int, request: dict[str, Any], cells: Any, ours: set[int]) -> dict[str, Any]:
+def _save(fd: int, request: dict[str, Any], cells: Any) -> dict[str, Any]:
     children.reap()
     namespace = cells.namespace
     limit = request.get("max_bytes")
@@ -71,7 +71,7 @@ def _save(fd: int, request: dict[str, Any], cells: Any, ours: set[int]) -> dict[
         # Only verifying is on the clock.
         deadline += time.monotonic() - started
         remaining = max(0.0, deadline - time.monotonic())
-        verdicts = verify.verify(fd, written.contents, cells, ours, remaining * (_FIRST_ROUND if number == 1 else 1))
+        verdicts = verify.verify(fd, written.contents, cells, remaining * (_FIRST_ROUND if number == 1 else 1))
         if not verdicts.failed:
             break
         not_saved.update(verdicts.failed)

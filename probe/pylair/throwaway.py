@@ -1,7 +1,8 @@
 """Runs doubtful code in a forked copy of the process that is thrown away: a `__repr__`, or a library that makes a table into text.
 
-Called by inspect and complete for what they must not run themselves. The copy's standard streams lead nowhere, it has no socket, pipe or
-writable file of the program's, little memory to waste and a deadline. Whatever the code does, the process that asked is as it was.
+Called by inspect and complete for what they must not run themselves. The copy's standard streams lead nowhere, it can read what the program
+can and change nothing outside of itself (secluded.py), and has little memory to waste and a deadline. Whatever the code does, the process
+that asked is as it was, and so are its files.
 """
 
 from __future__ import annotations
@@ -12,13 +13,12 @@ import os
 import resource
 import select
 import signal
-import stat
 import sys
 import time
 from _signal import getsignal as _getsignal  # type: ignore[import-not-found]
 from typing import Any, Callable, NamedTuple
 
-from . import children, descriptors, errors, wire
+from . import children, descriptors, errors, private_directory, secluded, wire
 from .paths import NoWarnings
 
 SECONDS = 1.0
@@ -29,6 +29,10 @@ _MAX_FORKS = 5
 _LISTEN_SECONDS = 0.02
 _MORE_MEMORY = 1 << 30
 _MAX_MESSAGE_BYTES = 8 << 20
+# Shared memory without a file. More of it can be read in a copy, but not written.
+_MAX_COPIED_BYTES = 64 << 20
+_MAX_FILE_BYTES = 64 << 20
+_WHAT = "a copy of the session that is thrown away"
 
 Job = Callable[[], Any]
 
@@ -78,12 +82,16 @@ def _run_from(jobs: list[Job], outcomes: list[Outcome], deadline: float) -> None
     parent = os.getpid()
     pid = 0
     status: int | None = None
+    private = private_directory.make()
+    collects = gc.isenabled()
     try:
+        # A finalizer of the program's must not run in the copy before it has left what it shares.
+        gc.disable()
         with NoWarnings():
             # 3.12 and later warn when there are threads.
             pid = _fork()
         if pid == 0:
-            _live(jobs, len(outcomes), writing, deadline)
+            _live(jobs, len(outcomes), writing, deadline, private, parent)
         children.frozen.add(pid)
         if _thread._count():
             # One of them may wait for any child.
@@ -95,6 +103,8 @@ def _run_from(jobs: list[Job], outcomes: list[Outcome], deadline: float) -> None
         if os.getpid() != parent:
             # An interrupt in the copy, before it began. It must not go on as if it were the process that asked.
             _exit(1)
+        if collects:
+            gc.enable()
         if pid:
             status = _end(pid)
             children.frozen.discard(pid)
@@ -102,6 +112,8 @@ def _run_from(jobs: list[Job], outcomes: list[Outcome], deadline: float) -> None
             if fd >= 0:
                 os.close(fd)
         silence.end(pid)
+        if private is not None:
+            private_directory.remove(private)
     if len(outcomes) < len(jobs):
         outcomes.append(Outcome(None, "it did not end in time" if late else _how_it_ended(status)))
 
@@ -194,16 +206,17 @@ def _another_has_ended() -> bool:
         return False
 
 
-def _live(jobs: list[Job], first: int, writing: int, deadline: float) -> None:
+def _live(jobs: list[Job], first: int, writing: int, deadline: float, private: str | None, original: int) -> None:
     """In the copy. Never returns."""
     try:
         pid = os.getpid()
         _isolate(writing, deadline)
+        secluded.wall_in(_WHAT, private, original)
         for job in jobs[first:]:
             try:
                 message = wire.dumps({"value": job()})
             except BaseException as error:
-                message = wire.dumps({"error": errors.cut(f"{errors.type_name(type(error))}: {errors.message(error)}", 500)})
+                message = wire.dumps({"error": _told(error)})
             if os.getpid() != pid:
                 # The job forked, and this is its child.
                 _exit(0)
@@ -212,8 +225,13 @@ def _live(jobs: list[Job], first: int, writing: int, deadline: float) -> None:
         _exit(0)
 
 
+def _told(error: BaseException) -> str:
+    said = errors.cut(f"{errors.type_name(type(error))}: {errors.message(error)}", 500)
+    why = secluded.explain(error)
+    return said if why is None else f"{said} ({why})"
+
+
 def _isolate(writing: int, deadline: float) -> None:
-    gc.disable()
     sys.settrace(None)
     sys.setprofile(None)
     os.setpgid(0, 0)
@@ -221,40 +239,11 @@ def _isolate(writing: int, deadline: float) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, max(0.1, deadline - time.monotonic()) + 1)
     children.frozen.clear()
-    disarm_descriptors(writing)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    secluded.leave((writing,), _MAX_COPIED_BYTES)
+    for kind, limit in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, _MAX_FILE_BYTES)):
+        highest = resource.getrlimit(kind)[1]
+        resource.setrlimit(kind, (limit if highest == resource.RLIM_INFINITY else min(limit, highest), highest))
     pages = int(descriptors.read_proc("/proc/self/statm").split()[0])
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     limit = pages * resource.getpagesize() + _MORE_MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit if most == resource.RLIM_INFINITY else min(limit, most), most))
-
-
-def disarm_descriptors(writing: int) -> None:
-    """Nothing that is written, sent or read reaches the process that asked or anybody it talks to."""
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
-    peers: list[int] = []
-    files: list[descriptors.Foreign] = []
-    for name in os.listdir("/proc/self/fd"):
-        fd = int(name)
-        if fd < 3 or fd in (writing, null):
-            continue
-        try:
-            mode = os.fstat(fd).st_mode
-            if stat.S_ISREG(mode):
-                if descriptors.is_writable(fd):
-                    os.dup2(null, fd, inheritable=False)
-                else:
-                    files.append(descriptors.Foreign(fd, True, os.lseek(fd, 0, os.SEEK_CUR)))
-            elif stat.S_ISCHR(mode):
-                if os.isatty(fd):
-                    os.dup2(null, fd, inheritable=False)
-            elif not stat.S_ISDIR(mode):
-                # Also event queues and timers, which would be shared.
-                peers.append(fd)
-        except OSError:
-            continue
-    descriptors.replace_by_dead_ends(peers)
-    descriptors.neuter(files)
-    os.close(null)

@@ -18,7 +18,7 @@ import time
 import types
 from typing import Any
 
-from . import children, descriptors, pickling, unwind, users_code, wire
+from . import children, pickling, private_directory, secluded, unwind, users_code, wire
 from .checkpoint import _quiet_fork
 from .compare import Comparison
 from .restoring import Loader
@@ -41,19 +41,22 @@ class Verdicts:
         self.incomplete = ""
 
 
-def verify(fd: int, contents: Contents, cells: Any, ours: set[int], seconds: float) -> Verdicts:
+def verify(fd: int, contents: Contents, cells: Any, seconds: float) -> Verdicts:
     """Restores and compares all variables of the file, as far as that gets in this time."""
     verdicts = Verdicts()
     reading, writing = os.pipe()
+    original, private = os.getpid(), private_directory.make()
     try:
         pid = _quiet_fork()
     except OSError as error:
         os.close(reading)
         os.close(writing)
+        if private is not None:
+            private_directory.remove(private)
         verdicts.incomplete = f"fork failed: {error.strerror}"
         return verdicts
     if pid == 0:
-        _live_and_die(fd, cells, ours, writing, seconds)
+        _live_and_die(fd, cells, writing, seconds, private, original)
     os.close(writing)
     if not children.frozen:
         children.install()
@@ -65,6 +68,8 @@ def verify(fd: int, contents: Contents, cells: Any, ours: set[int], seconds: flo
         os.kill(pid, signal.SIGKILL)
     _, status = children._waitpid(pid, 0)
     children.frozen.discard(pid)
+    if private is not None:
+        private_directory.remove(private)
     if not listening.ended:
         verdicts.incomplete = "it was interrupted" if error is not None else f"it was not done within {seconds:.3g} s"
         listening.blame_a_hang()
@@ -123,9 +128,11 @@ class _Listening:
             self._verdicts.failed[self.at] = "restoring it takes too long"
 
 
-def _live_and_die(fd: int, cells: Any, ours: set[int], writing: int, seconds: float) -> None:
+def _live_and_die(fd: int, cells: Any, writing: int, seconds: float, private: str | None, original: int) -> None:
     """The child's whole life."""
     try:
+        # A finalizer of the program's must not run for the copies.
+        gc.disable()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(unwind.FORCE_SIGNAL, signal.SIG_IGN)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -134,16 +141,11 @@ def _live_and_die(fd: int, cells: Any, ours: set[int], writing: int, seconds: fl
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.setpgid(0, 0)
         children.frozen.clear()
-        null = os.open(os.devnull, os.O_RDWR)
-        for number in (0, 1, 2):
-            os.dup2(null, number)
-        foreign, _ = descriptors.survey(ours | {fd, writing})
-        descriptors.neuter(foreign)
-        descriptors.replace_by_dead_ends(ours)
-        # A finalizer of the program's must not run for the copies.
-        gc.disable()
         # The worker's may be for writing only.
-        _judge(os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC), cells, writing)
+        own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+        secluded.leave((own, writing))
+        secluded.wall_in("a copy of the session that is thrown away", private, original)
+        _judge(own, cells, writing)
     except BaseException:
         os._exit(1)
     os._exit(0)

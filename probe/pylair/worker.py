@@ -204,7 +204,7 @@ class Worker:
         from . import snapshot
 
         try:
-            return snapshot.answer(request, self.cells, self.link, self.side_door)
+            return snapshot.answer(request, self.cells, self.side_door)
         except Exception as error:
             return {"refused": f"{request['op']} failed: {type(error).__name__}: {error}"}, b""
 

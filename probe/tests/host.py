@@ -172,28 +172,35 @@ class Session:
 
     def __init__(self, template: Template) -> None:
         self.template = template
-        requests, self.requests = os.pipe()
-        self.replies, replies = os.pipe()
-        self.stdout, stdout = os.pipe()
-        self.stderr, stderr = os.pipe()
-        self.dump, dump = os.pipe()
-        self.control, control = control_pair()
-        passed = (requests, replies, stdout, stderr, dump, control.fileno())
-        answer = self._fork(passed)
-        for fd in passed[:5]:
-            os.close(fd)
-        control.close()
+        self._connect()
+        answer = self._fork(self._passed)
+        self._let_go()
         assert "forked" in answer, answer
         hello = Datagram(self.control)
         assert (hello.message.get("hello"), hello.message.get("wire")) == (1, 1), hello.message
         assert hello.pid is not None
         self.pid = hello.pid
+
+    def _connect(self) -> None:
+        """Makes both ends of everything; the worker's are to be passed."""
+        requests, self.requests = os.pipe()
+        self.replies, replies = os.pipe()
+        self.stdout, stdout = os.pipe()
+        self.stderr, stderr = os.pipe()
+        self.dump, dump = os.pipe()
+        self.control, self._theirs = control_pair()
+        self._passed = (requests, replies, stdout, stderr, dump, self._theirs.fileno())
         self._id = 0
         self._cell = 0
         self._peeks = 0
         self._inbox = b""
         self.output: list[tuple[int, bytes]] = []
         self.blob = b""
+
+    def _let_go(self) -> None:
+        for fd in self._passed[:5]:
+            os.close(fd)
+        self._theirs.close()
 
     def _fork(self, passed: tuple[int, ...]) -> dict[str, Any]:
         self.keeper, keeper = control_pair()
@@ -333,6 +340,20 @@ class Session:
         self.pid = answer.pid
         self._inbox = b""
         return answer.message["lost"]
+
+    def branch(self, frozen: Frozen) -> tuple[Session, list[str]]:
+        """Another session out of a frozen copy, and what it lacks."""
+        other = object.__new__(Session)
+        other.template = self.template
+        other._connect()
+        send(frozen.control, {"op": "branch"}, other._passed)
+        other._let_go()
+        answer = Datagram(other.control)
+        assert answer.message["resumed"] == frozen.name
+        other.pid = answer.pid
+        # Nobody keeps it; closing the session ends it.
+        other.keeper, _ = control_pair()
+        return other, answer.message["lost"]
 
     def rollback(self, frozen: Frozen) -> list[str]:
         self.kill()

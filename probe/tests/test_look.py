@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import textwrap
+from pathlib import Path
 
 import pytest
+from visitor import wait_for
 
 THINGS = '''
 import enum, functools
@@ -254,7 +257,7 @@ EFFECTS = {
     "prints": "print('seen'); import os; os.write(1, b'seen'); os.write(2, b'seen')",
     "forks": "import os; os.fork()",
     "changes": "state.append(1)",
-    "writes": "handle.write('seen'); handle.flush()",
+    "writes": "try_to_write()",
     "reads": "reader.read()",
     "sends": "try_to_send()",
     "closes": "one.close()",
@@ -290,6 +293,9 @@ def test_what_a_repr_does_is_undone(session, tmp_path, name):
         other.setblocking(False)
         def try_to_send():
             try: one.send(b"seen")
+            except OSError: pass
+        def try_to_write():
+            try: handle.write("seen"); handle.flush()
             except OSError: pass
         class Busy:
             def __repr__(self):
@@ -338,10 +344,14 @@ def test_a_checkpoint_can_be_made_after_a_throw_away(session):
 
 
 def test_a_look_that_takes_too_long_can_be_interrupted(session):
-    code = "import os, signal, time\nclass Slow:\n    def __repr__(self):\n        os.kill(os.getppid(), signal.SIGINT); time.sleep(100)\n"
-    session.execute(code + "slow = Slow()")
-    refused = session.look("inspect", path="slow")
-    assert refused["kind"] == "interrupted"
+    session.execute("import os, sys, time\nclass Slow:\n    def __repr__(self): time.sleep(100)\nslow = Slow()")
+    # So that the interrupt is in time on a busy machine too.
+    patient = "next(m for n, m in sys.modules.items() if n.endswith('.throwaway')).run.__defaults__ = (60.0,)"
+    assert session.execute(patient)["outcome"] == "ok"
+    session.request("inspect", path="slow")
+    wait_for(lambda: Path(f"/proc/{session.pid}/task/{session.pid}/children").read_text(), "the copy")
+    session.signal(signal.SIGINT)
+    assert session.reply()["kind"] == "interrupted"
     assert session.result("1 + 1") == "2"
     assert "ChildProcessError" in session.execute("os.wait()")["error"]["type"]
 

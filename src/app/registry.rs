@@ -159,6 +159,8 @@ fn remove(path: &Path, process: Process) {
         // Whoever else reads the registry may have been faster.
         let _absent = fs::remove_file(file);
     }
+    // Where a frozen failure kept its temporary files.
+    let _absent = fs::remove_dir_all(path.with_extension("tmp"));
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::support::{TestSession, on_each_python, on_newest_python};
 
-fn inspect(path: Option<&str>) -> Op {
+pub fn inspect(path: Option<&str>) -> Op {
     Op::Inspect(Inspect {
         path: path.map(str::to_owned),
         depth: 1,
@@ -20,7 +20,7 @@ fn inspect(path: Option<&str>) -> Op {
     })
 }
 
-async fn look(session: &TestSession, op: Op) -> Value {
+pub async fn look(session: &TestSession, op: Op) -> Value {
     session.session.look(op, Vec::new()).await.expect("it can be looked at")
 }
 

@@ -15,6 +15,7 @@ mod budgets;
 mod care;
 mod checkpoint;
 mod commands;
+mod copies;
 mod daemon;
 mod death;
 mod dependencies;

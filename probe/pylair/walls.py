@@ -1,0 +1,214 @@
+"""What a copy of a process may not do: change the file system, reach anybody over a network, signal its original. Called by secluded.py.
+
+Three walls, inherited by whatever the copy starts: Landlock for files and signals, a seccomp filter for what Landlock does not know (modes,
+owners, times and attributes of files, connections, System V and POSIX queues), and where the kernel lacks one of them an audit hook of
+Python's own, which code in C can pass. What is missing is said.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import sys
+from typing import Any, NamedTuple
+
+from .kernel import kernel
+from .real import real
+
+_WRITE_FILE, _TRUNCATE, _IOCTL_DEV = 1 << 1, 1 << 14, 1 << 15
+# To remove and make entries of directories, of every kind.
+_ENTRIES = sum(1 << bit for bit in range(4, 13))
+_REFER = 1 << 13
+_SCOPES = 1 | 2
+_NET = 1 | 2
+
+# What programs write to and nobody reads.
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
+
+_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_AF_UNIX = 1
+
+
+class _Numbers(NamedTuple):
+    """The system calls of one machine that the filter knows."""
+
+    architecture: int
+    # Modes, owners and times of files, and their attributes.
+    files: tuple[int, ...]
+    attributes: tuple[int, ...]
+    # shm*, sem* and msg* of System V, and mq_*.
+    queues: tuple[int, ...]
+    truncate: int
+    connect: int
+    socket: int
+    sendto: int
+
+
+# Late numbers are the same everywhere: fchmodat2, setxattrat, removexattrat, file_setattr, io_uring_setup.
+_EVERYWHERE = (452, 463, 466, 469, 425)
+_MACHINES = {
+    "x86_64": _Numbers(
+        architecture=0xC000003E,
+        files=(90, 91, 92, 93, 94, 260, 268, 132, 235, 261, 280),
+        attributes=(188, 189, 190, 197, 198, 199),
+        queues=(29, 30, 31, 64, 65, 66, 68, 69, 70, 71, 220, 240, 241, 242, 243, 244),
+        truncate=76,
+        connect=42,
+        socket=41,
+        sendto=44,
+    ),
+    "aarch64": _Numbers(
+        architecture=0xC00000B7,
+        files=(52, 53, 54, 55, 88),
+        attributes=(5, 6, 7, 14, 15, 16),
+        queues=(180, 181, 182, 183, 184, 186, 187, 188, 189, 190, 191, 192, 193, 194, 195, 196),
+        truncate=45,
+        connect=203,
+        socket=198,
+        sendto=206,
+    ),
+}
+
+
+def put_up(private: str | None, original: int, sentence: str) -> list[str]:
+    """Puts all walls around this thread and what it starts. Files can be changed below `private` only. Returns what is missing."""
+    missing = []
+    abi = kernel.landlock_abi()
+    why = kernel.why_not or "the kernel has none: it came with Linux 5.13 and can be switched off"
+    if abi:
+        try:
+            _restrict_files(abi, private)
+        except OSError as error:
+            abi, why = 0, str(error.strerror)
+    if not abi:
+        missing.append(f"Landlock ({why})")
+    filtered = _filter_calls(abi)
+    if filtered is not None:
+        missing.append(f"a filter of system calls ({filtered})")
+    if missing or abi < 6:
+        sys.addaudithook(_Hook(private, original, sentence, files=not abi, calls=filtered is not None))
+    return missing
+
+
+def _restrict_files(abi: int, private: str | None) -> None:
+    rights = _WRITE_FILE | _ENTRIES
+    rights |= (_REFER if abi >= 2 else 0) | (_TRUNCATE if abi >= 3 else 0) | (_IOCTL_DEV if abi >= 5 else 0)
+    attributes = struct.pack("=QQQ", rights, _NET if abi >= 4 else 0, _SCOPES if abi >= 6 else 0)
+    opened: list[tuple[int, int]] = []
+    try:
+        if private is not None:
+            opened.append((rights, real.open(private, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)))
+        for device in _DEVICES:
+            try:
+                opened.append((rights & (_WRITE_FILE | _TRUNCATE | _IOCTL_DEV), real.open(device, os.O_PATH | os.O_CLOEXEC)))
+            except OSError:
+                continue
+        kernel.restrict_files(attributes[: 24 if abi >= 6 else 16 if abi >= 4 else 8], opened)
+    finally:
+        for _, fd in opened:
+            real.close(fd)
+
+
+def _filter_calls(abi: int) -> str | None:
+    """Refuses the calls that Landlock does not know. Returns why not, if not."""
+    program = _PROGRAM_WITH_TRUNCATE if abi < 3 else _PROGRAM
+    if kernel.why_not is not None or program is None:
+        return kernel.why_not or f"it is not known for {_MACHINE}"
+    try:
+        kernel.give_up_new_privileges()
+        kernel.filter_calls(program)
+    except OSError as error:
+        return str(error.strerror)
+    return None
+
+
+def _program(numbers: _Numbers | None, *more: int) -> bytes | None:
+    """The filter, in the machine code that the kernel takes."""
+    if numbers is None:
+        return None
+    not_permitted, denied = _ERRNO | errno.EPERM, _ERRNO | errno.EACCES
+    code = [
+        # The architecture: others have other numbers.
+        (_LOAD, 0, 0, 4),
+        (_EQUAL, 1, 0, numbers.architecture),
+        (_RETURN, 0, 0, not_permitted),
+        (_LOAD, 0, 0, 0),
+        # The numbers of x32, which are in no list.
+        (_AT_LEAST, 0, 1, 0x40000000),
+        (_RETURN, 0, 0, not_permitted),
+    ]
+    for number in (*numbers.files, *numbers.attributes, *numbers.queues, *_EVERYWHERE, *more):
+        code += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, not_permitted)]
+    code += [(_EQUAL, 0, 1, numbers.connect), (_RETURN, 0, 0, denied)]
+    # Only sockets between processes of this machine, of which a pair needs no connection.
+    code += [(_EQUAL, 0, 4, numbers.socket), (_LOAD, 0, 0, 16), (_EQUAL, 0, 1, _AF_UNIX), (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, denied)]
+    # Both halves of the address that something is sent to.
+    code += [(_EQUAL, 0, 6, numbers.sendto), (_LOAD, 0, 0, 48), (_EQUAL, 0, 3, 0), (_LOAD, 0, 0, 52), (_EQUAL, 0, 1, 0)]
+    code += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, denied)]
+    code.append((_RETURN, 0, 0, _ALLOW))
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
+
+
+_MACHINE = os.uname().machine
+_KNOWN = _MACHINES.get(_MACHINE) if sys.maxsize > 1 << 32 else None
+# Made before there is a copy, which has little time. Landlock knows `truncate` from its third version on.
+_PROGRAM = _program(_KNOWN)
+_PROGRAM_WITH_TRUNCATE = _program(_KNOWN, _KNOWN.truncate) if _KNOWN is not None else None
+
+# What the hook looks at, by the names of events.
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+# By the arguments of the event that are paths.
+_FILES = {
+    "os.remove": (0,),
+    "os.rename": (0, 1),
+    "os.rmdir": (0,),
+    "os.mkdir": (0,),
+    "os.link": (0, 1),
+    "os.symlink": (1,),
+    "os.truncate": (0,),
+}
+_METADATA = {"os.chmod", "os.chown", "os.utime", "os.setxattr", "os.removexattr"}
+# What goes on in a program cannot be seen here, nor what a database does.
+_PROGRAMS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn"}
+_CONNECTIONS = {"socket.connect", "socket.sendto"}
+_SIGNALS = {"os.kill", "os.killpg"}
+
+
+class _Hook:
+    """Refuses what Python is about to do where the kernel does not."""
+
+    def __init__(self, private: str | None, original: int, sentence: str, files: bool, calls: bool) -> None:
+        self._private = private and os.path.realpath(private)
+        self._originals = {original, -original, -1}
+        self._sentence = sentence
+        self._files, self._calls = files, calls
+        self._path: Any = os.path.realpath
+        self._fsdecode: Any = os.fsdecode
+        self._refusal: Any = PermissionError
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event in _SIGNALS:
+            refused = arguments[0] in self._originals
+        elif event == "open":
+            refused = self._files and bool((arguments[2] or 0) & _WRITES) and self._is_outside(arguments[0])
+        elif event in _FILES:
+            refused = self._files and any(self._is_outside(arguments[at]) for at in _FILES[event])
+        elif event in _METADATA:
+            refused = self._calls and (isinstance(arguments[0], int) or self._is_outside(arguments[0]))
+        elif event in _PROGRAMS:
+            refused = self._files
+        elif event == "sqlite3.connect":
+            refused = self._files and self._is_outside(arguments[0])
+        else:
+            refused = self._calls and event in _CONNECTIONS
+        if refused:
+            raise self._refusal(errno.EACCES, self._sentence)
+
+    def _is_outside(self, path: Any) -> bool:
+        """A descriptor was opened before, and so for reading."""
+        if isinstance(path, int) or path in (":memory:", b":memory:", *_DEVICES):
+            return False
+        real_path = self._path(self._fsdecode(path))
+        return self._private is None or not real_path.startswith(f"{self._private}/")

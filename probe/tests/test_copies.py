@@ -1,0 +1,314 @@
+"""Whatever is tried in a copy, the original and its files are as they were, and go on working. Reads in the copy tell the truth."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from host import Session
+from runs import Place, needs
+from things import THINGS, Thing
+from visitor import INSTALLED, TIMEOUT_SECONDS, Visit, wait_for
+
+WHY = "this is a frozen copy of the failed test"
+WHY_THROWN = "this is a copy of the session that is thrown away"
+
+PROJECT = """
+import os, sys, time
+import pytest
+
+def test_it():
+{begin}
+    port = {port}
+    go_on = Later(locals())
+    Later.last = go_on
+    assert not go_on
+
+class Later:
+    def __init__(self, names): self.names = names
+
+@pytest.fixture(autouse=True)
+def original():
+    yield
+    until = time.monotonic() + {seconds}
+    while not os.path.exists("../go"):
+        assert time.monotonic() < until
+        time.sleep(0.005)
+    exec(compile({go_on!r}, "go_on", "exec"), {{**globals(), **Later.last.names}})
+"""
+
+
+def hashes(directory: Path) -> dict[str, Any]:
+    """The contents of all files, and what is known of them. In SQLite's index of a log readers leave their marks."""
+    found = {}
+    for path in sorted(directory.rglob("*")):
+        status = path.lstat()
+        data = path.read_bytes() if path.is_file() and not path.name.endswith("-shm") else b""
+        known = (status.st_mode, status.st_uid, status.st_gid, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_nlink)
+        found[path.name] = (known, tuple(os.listxattr(path, follow_symlinks=False)), hashlib.sha256(data).hexdigest())
+    return found
+
+
+class Attack:
+    """A test that has failed, whose process waits in its teardown, and the copy of it."""
+
+    def __init__(self, place: Place, thing: Thing, port: int = 1, command: list[str] | None = None) -> None:
+        self.place = place
+        self.directory = place.projects / "data"
+        self.directory.mkdir()
+        (self.directory / "empty").mkdir()
+        begin = textwrap.indent(textwrap.dedent(thing.begin), "    ")
+        text = PROJECT.format(begin=begin, go_on=textwrap.dedent(thing.go_on), seconds=4 * TIMEOUT_SECONDS, port=port)
+        (place.projects / "test_thing.py").write_text(text)
+        arguments = ["-m", "pytest", "-p", "pylair.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:rerunfailures"]
+        self.log = open(place.projects / "log", "w+")
+        self.run = subprocess.Popen(
+            [*(command or []), sys.executable, *arguments, "../test_thing.py"],
+            cwd=self.directory,
+            env=place.env(PYTHONPATH=INSTALLED),
+            stdin=subprocess.DEVNULL,
+            stdout=self.log,
+            stderr=subprocess.STDOUT,
+        )
+        self.entry = wait_for(self._entry, "a copy")
+        self.visit = Visit(self.entry["endpoint"])
+        self.before = hashes(self.directory)
+
+    def _entry(self) -> Any:
+        assert self.run.poll() is None, self.said()
+        return next(iter(self.place.copies()), None)
+
+    def said(self) -> str:
+        return (self.place.projects / "log").read_text()
+
+    def unchanged(self, code: str) -> None:
+        after = hashes(self.directory)
+        assert after == self.before, (code, sorted(set(after.items()) ^ set(self.before.items()), key=str))
+
+    def finish(self) -> None:
+        (self.place.projects / "go").touch()
+        self.run.wait(4 * TIMEOUT_SECONDS)
+        assert "1 failed" in self.said() and "error" not in self.said(), self.said()
+
+    def close(self) -> None:
+        self.run.kill()
+        self.run.wait()
+        self.log.close()
+
+
+@pytest.fixture
+def place():
+    place = Place()
+    place.listen(freeze=10)
+    yield place
+    place.close()
+
+
+@pytest.fixture
+def attack(place):
+    made = []
+
+    def begin(thing: Thing, **options: Any) -> Attack:
+        made.append(Attack(place, thing, **options))
+        return made[-1]
+
+    yield begin
+    for one in made:
+        one.close()
+
+
+def try_all(attack: Attack, thing: Thing) -> None:
+    visit = attack.visit
+    for code, expected in thing.reads.items():
+        done = visit.run(code)
+        assert (done["outcome"], done.get("result")) == ("ok", expected), (code, done)
+        attack.unchanged(code)
+    for code in thing.refused:
+        done = visit.run(code)
+        assert done["outcome"] == "raised", (code, done)
+        assert any(note.startswith(WHY) for note in done.get("notes", ())), (code, done)
+        attack.unchanged(code)
+    for code in thing.harmless:
+        done = visit.run(code)
+        assert done["outcome"] == "ok", (code, done)
+        attack.unchanged(code)
+
+
+@pytest.mark.parametrize("name", THINGS)
+def test_nothing_that_is_tried_in_a_frozen_failure_reaches_the_original(attack, name):
+    thing = THINGS[name]
+    began = attack(thing)
+    try_all(began, thing)
+    began.finish()
+
+
+# Starts a program without these system calls, as on a kernel that does not have them: the second is `prctl` for a filter.
+OLD_KERNEL = """
+import os, struct, sys
+sys.path.insert(0, sys.argv[1])
+from pylair import walls
+from pylair.kernel import kernel
+numbers = walls._MACHINES[os.uname().machine]
+prctl = {"x86_64": 157, "aarch64": 167}[os.uname().machine]
+code = [(0x20, 0, 0, 0), (0x35, 0, 2, 444), (0x25, 1, 0, 446), (0x06, 0, 0, 0x50000 | 38)]
+if sys.argv[2] == "no filters":
+    code += [(0x15, 0, 3, prctl), (0x20, 0, 0, 16), (0x15, 0, 1, 22), (0x06, 0, 0, 0x50000 | 22)]
+code.append((0x06, 0, 0, 0x7FFF0000))
+kernel.give_up_new_privileges()
+kernel.filter_calls(b"".join(struct.pack("=HBBI", *one) for one in code))
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
+@pytest.mark.parametrize("lacks", ["Landlock", "no filters"])
+def test_a_kernel_without_walls_is_told_of_and_python_refuses(attack, lacks):
+    thing = THINGS["files"]
+    began = attack(thing, command=[sys.executable, "-c", OLD_KERNEL, INSTALLED, lacks])
+    notes = began.visit.run("1")["notes"]
+    (note,) = notes
+    assert note.startswith("this copy is not protected by Landlock (the kernel has none"), note
+    assert ("a filter of system calls" in note) == (lacks == "no filters"), note
+    # Only what Python tells of, which is nearly all.
+    silent = ("os.mkfifo('fifo')", "os.mknod('node')")
+    try_all(began, thing._replace(refused=[code for code in thing.refused if code not in silent], harmless=thing.harmless[:2]))
+    for code in (f"os.kill({began.run.pid}, 9)", "import sqlite3; sqlite3.connect('new.db')", "os.system('true')"):
+        assert WHY in began.visit.run(code)["error"]["message"], code
+    began.finish()
+
+
+@needs("numpy")
+def test_arrays_in_files(attack):
+    thing = Thing(
+        "import numpy\narray = numpy.memmap('array.bin', numpy.int64, 'w+', shape=(1000,)); array[:] = 3; array.flush()",
+        {"int(array.sum())": "3000"},
+        [],
+        ["array[:] = 4; array.flush(); int(array.sum())"],
+        "assert int(array.sum()) == 3000; array[0] = 4; array.flush(); assert open('array.bin', 'rb').read(1) == b'\\4'",
+    )
+    began = attack(thing)
+    try_all(began, thing)
+    began.finish()
+
+
+# Throw-aways.
+
+# What tests have of pytest, which is not installed where sessions are.
+STAND_IN = """
+import contextlib, sys
+class pytest:
+    @staticmethod
+    @contextlib.contextmanager
+    def raises(kind):
+        try: yield
+        except kind: return
+        raise AssertionError(kind)
+"""
+
+TRY = """
+class Try:
+    def __repr__(self):
+        try:
+            expression = compile(self.code, "try", "eval")
+        except SyntaxError:
+            exec(compile(self.code, "try", "exec"), globals())
+            return ""
+        return repr(eval(expression, globals()))
+attempt = Try()
+"""
+
+
+# A busy machine may take longer than a look usually has.
+PATIENCE = "next(m for n, m in sys.modules.items() if n.endswith('.throwaway')).run.__defaults__ = (60.0,)"
+
+
+def begin(session: Session, directory: Path, *cells: str) -> None:
+    for code in (f"import os; os.chdir({str(directory)!r}); port = 1", *cells):
+        done = session.execute(textwrap.dedent(code))
+        assert done["outcome"] == "ok", done
+
+
+def tried(session: Session, code: str) -> tuple[str, str]:
+    """What a `__repr__` that runs this made, or how it failed."""
+    assert session.execute(f"attempt.code = {code!r}")["outcome"] == "ok"
+    found = session.look("inspect", path="attempt", full=True)
+    return found.get("value", ""), found.get("preview_error", "")
+
+
+@pytest.mark.parametrize("name", THINGS)
+def test_nothing_that_is_tried_in_a_throw_away_reaches_the_session(session, tmp_path, name):
+    thing = THINGS[name]
+    (tmp_path / "empty").mkdir()
+    begin(session, tmp_path, STAND_IN, PATIENCE, TRY, thing.begin)
+    before = hashes(tmp_path)
+    for code, expected in thing.reads.items():
+        assert tried(session, code) == (expected, ""), code
+        assert hashes(tmp_path) == before, code
+    for code in thing.refused:
+        assert WHY_THROWN in tried(session, code)[1], code
+        assert hashes(tmp_path) == before, code
+    for code in thing.harmless:
+        assert tried(session, code)[1] == "", code
+        assert hashes(tmp_path) == before, code
+    done = session.execute(textwrap.dedent(thing.go_on))
+    assert done["outcome"] == "ok", done
+
+
+# Checkpoints and branches, which go on as the session does.
+
+WRITES = """
+import mmap, sqlite3
+con = sqlite3.connect("dev.db", isolation_level=None); con.execute("create table item(a)")
+log = open("log.txt", "a"); log.write("one\\n"); log.flush()
+numbered = open("numbered.txt", "w+"); numbered.write("aaa"); numbered.flush()
+with open("mapped.bin", "wb") as file: file.write(bytes(5000))
+file = open("mapped.bin", "r+b"); mapped = mmap.mmap(file.fileno(), 0); mapped[:2] = b"M1"
+anonymous = mmap.mmap(-1, 5000); anonymous[:2] = b"A1"
+"""
+
+
+def test_after_going_back_files_are_written_and_memory_is_as_it_was(session, tmp_path):
+    begin(session, tmp_path, WRITES)
+    frozen = session.checkpoint()
+    for _ in range(2):
+        session.execute("numbered.write('bbb'); numbered.flush(); mapped[:2] = b'M2'; anonymous[:2] = b'A2'")
+        session.execute("con.execute('insert into item values(1)')")
+        (lost,) = session.rollback(frozen)
+        assert lost.startswith("memory that was shared (zero; "), lost
+        # The file is as it was left, and memory without a file as it was.
+        assert session.result("mapped[:2], anonymous[:2], numbered.tell()") == "(b'M2', b'A1', 3)"
+    session.execute("log.write('two\\n'); log.flush(); numbered.write('ccc'); numbered.flush(); mapped[2:4] = b'X!'; mapped.flush()")
+    session.execute("con.execute('insert into item values(2)')")
+    assert session.result("con.execute('select count(*) from item').fetchall(), mapped[:4]") == "([(3,)], b'M2X!')"
+    assert (tmp_path / "log.txt").read_text() == "one\ntwo\n"
+    assert (tmp_path / "numbered.txt").read_text() == "aaaccc"
+    assert (tmp_path / "mapped.bin").read_bytes()[:5] == b"M2X!\0"
+
+
+def test_branches_share_no_memory_and_no_place_in_a_file(session, tmp_path):
+    begin(session, tmp_path, WRITES)
+    frozen = session.checkpoint()
+    sessions = [session]
+    try:
+        for number in (2, 3):
+            branch, lost = session.branch(frozen)
+            sessions.append(branch)
+            assert [words.partition(" (")[0] for words in lost] == ["memory that was shared"], lost
+            branch.execute(f"mapped[:2] = b'M{number}'; anonymous[:2] = b'A{number}'; mapped.flush()")
+            branch.execute(f"log.write('{number}\\n'); log.flush()")
+            branch.execute(f"con.execute('insert into item values({number})'); numbered.read()")
+        session.execute("con.execute('insert into item values(1)')")
+        for number, one in enumerate(sessions, 1):
+            assert one.result("mapped[:2], anonymous[:2], numbered.tell()") == f"(b'M{number}', b'A{number}', 3)"
+            assert one.result("con.execute('select a from item order by a').fetchall()") == "[(1,), (2,), (3,)]"
+            assert one.result("con.execute('pragma integrity_check').fetchall()") == "[('ok',)]"
+        assert (tmp_path / "mapped.bin").read_bytes()[:2] == b"M1"
+        assert (tmp_path / "log.txt").read_text() == "one\n2\n3\n"
+    finally:
+        for one in sessions[1:]:
+            one.close()
