@@ -24,40 +24,40 @@ _FIRST_ROUND = 0.6
 
 def answer(request: dict[str, Any], cells: Any, side_door: Any) -> tuple[dict[str, Any], bytes]:
     """The fields and the blob of a done frame."""
-    fd = _passed_file(side_door)
-    if fd is None:
+    passed = _passed_files(side_door)
+    if not passed:
         return {"refused": f"no file was passed for {request['op']}"}, b""
+    fd = passed[0]
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return {"refused": f"{request['op']} needs a regular file"}, b""
         saving_it = request["op"] == "save"
-        said = _save(fd, request, cells) if saving_it else _restore(fd, cells)
+        said = _save(passed, request, cells) if saving_it else _restore(fd, cells)
     except (Unreadable, WriteFailed) as problem:
         return {"refused": str(problem)}, b""
     finally:
-        os.close(fd)
+        for each in passed:
+            os.close(each)
         cells.output.flush()
     return {}, wire.dumps(said)
 
 
-def _passed_file(side_door: Any) -> int | None:
-    """The descriptor of the last `file` datagram. One that an earlier request did not take is closed."""
-    found = None
+def _passed_files(side_door: Any) -> list[int]:
+    """The descriptors of the last `file` datagram. Those that an earlier request did not take are closed."""
+    found: list[int] = []
     while True:
         received = side_door.take()
         if received is None:
             return found
         message, passed = received
         if message.get("op") == "file" and passed:
-            passed, latest = passed[1:], passed[0]
-            if found is not None:
-                passed.append(found)
-            found = latest
+            passed, found = found, passed
         for fd in passed:
             os.close(fd)
 
 
-def _save(fd: int, request: dict[str, Any], cells: Any) -> dict[str, Any]:
+def _save(passed: list[int], request: dict[str, Any], cells: Any) -> dict[str, Any]:
+    fd, reading = passed[0], passed[1] if len(passed) > 1 else None
     children.reap()
     namespace = cells.namespace
     limit = request.get("max_bytes")
@@ -71,7 +71,7 @@ def _save(fd: int, request: dict[str, Any], cells: Any) -> dict[str, Any]:
         # Only verifying is on the clock.
         deadline += time.monotonic() - started
         remaining = max(0.0, deadline - time.monotonic())
-        verdicts = verify.verify(fd, written.contents, cells, remaining * (_FIRST_ROUND if number == 1 else 1))
+        verdicts = verify.verify(fd, reading, written.contents, cells, remaining * (_FIRST_ROUND if number == 1 else 1))
         if not verdicts.failed:
             break
         not_saved.update(verdicts.failed)

@@ -41,8 +41,9 @@ class Verdicts:
         self.incomplete = ""
 
 
-def verify(fd: int, contents: Contents, cells: Any, seconds: float) -> Verdicts:
-    """Restores and compares all variables of the file, as far as that gets in this time."""
+def verify(fd: int, reads: int | None, contents: Contents, cells: Any, seconds: float) -> Verdicts:
+    """Restores and compares all variables of the file, as far as that gets in this time. `reads` is a descriptor of it that only reads,
+    without which it is opened again: a sandbox would not allow that."""
     verdicts = Verdicts()
     reading, writing = os.pipe()
     original, private = os.getpid(), private_directory.make()
@@ -56,7 +57,7 @@ def verify(fd: int, contents: Contents, cells: Any, seconds: float) -> Verdicts:
         verdicts.incomplete = f"fork failed: {error.strerror}"
         return verdicts
     if pid == 0:
-        _live_and_die(fd, cells, writing, seconds, private, original)
+        _live_and_die(fd, reads, cells, writing, seconds, private, original)
     os.close(writing)
     if not children.frozen:
         children.install()
@@ -128,7 +129,7 @@ class _Listening:
             self._verdicts.failed[self.at] = "restoring it takes too long"
 
 
-def _live_and_die(fd: int, cells: Any, writing: int, seconds: float, private: str | None, original: int) -> None:
+def _live_and_die(fd: int, reads: int | None, cells: Any, writing: int, seconds: float, private: str | None, original: int) -> None:
     """The child's whole life."""
     try:
         # A finalizer of the program's must not run for the copies.
@@ -141,8 +142,7 @@ def _live_and_die(fd: int, cells: Any, writing: int, seconds: float, private: st
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.setpgid(0, 0)
         children.frozen.clear()
-        # The worker's may be for writing only.
-        own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+        own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC) if reads is None else reads
         secluded.leave((own, writing))
         secluded.wall_in("a copy of the session that is thrown away", private, original)
         _judge(own, cells, writing)

@@ -37,21 +37,25 @@ pub struct SaveReport {
     pub save: String,
     #[serde(flatten)]
     pub saved: Saved,
+    /// How many of the variables in `saved` were restored in a process that was thrown away, and were equal.
+    pub verified: usize,
     pub notes: Vec<String>,
 }
 
 impl Session {
     async fn save_to(&self, pending: &Pending, limit: Duration) -> Result<Saved, Error> {
         let op = Op::Save { verify_s: VERIFY_SECONDS, max_bytes: MAX_SAVE_BYTES };
-        let file = Some(pending.descriptor().map_err(Error::Store)?);
-        let question = task::Question { op, blob: Vec::new(), file, limit };
+        // The process that compares the save with what was saved may not have a file to write to, nor open one in a sandbox.
+        let files =
+            [pending.descriptor(), pending.reader()].into_iter().collect::<Result<_, _>>().map_err(Error::Store)?;
+        let question = task::Question { op, blob: Vec::new(), files, limit };
         let answer = self.send(|answer| Command::Ask { question, answer }).await??;
         read_answer(answer)
     }
 
     async fn restore_from(&self, path: &Path) -> Result<Restored, Error> {
-        let file = Some(regular::open(path).map_err(Error::Store)?.into());
-        let question = task::Question { op: Op::Restore, blob: Vec::new(), file, limit: RESTORE_TIMEOUT };
+        let files = vec![regular::open(path).map_err(Error::Store)?.into()];
+        let question = task::Question { op: Op::Restore, blob: Vec::new(), files, limit: RESTORE_TIMEOUT };
         let answer = self.send(|answer| Command::Ask { question, answer }).await??;
         read_answer(answer)
     }
@@ -337,10 +341,17 @@ impl Sessions {
         let kept = tokio::task::spawn_blocking(move || pending.keep().map(|()| store.trim(&owner))).await;
         let removed = kept.map_err(|_| Error::Gone)?.map_err(Error::Store)?;
         let mut notes = Vec::new();
+        let verified = saved.saved.iter().filter(|variable| variable.verified).count();
+        if verified < saved.saved.len() {
+            notes.push(format!(
+                "{verified} of {} variables were verified; `saved` says why the others were not",
+                saved.saved.len()
+            ));
+        }
         if !removed.is_empty() {
             notes.push(format!("the oldest saves were removed to make room: {}", removed.join(", ")));
         }
-        Ok(SaveReport { session: session.info.name.to_string(), save: id, saved, notes })
+        Ok(SaveReport { session: session.info.name.to_string(), save: id, saved, verified, notes })
     }
 
     /// The file that `restore` names: a save's id, or the newest save of a session's name.
@@ -374,7 +385,7 @@ impl Sessions {
         let file = pending.descriptor().map_err(Error::Store)?;
         rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).map_err(|error| Error::Store(error.into()))?;
         session.restart(RestartMode::Restart).await?;
-        let question = task::Question { op: Op::Restore, blob: Vec::new(), file: Some(file), limit: RESTORE_TIMEOUT };
+        let question = task::Question { op: Op::Restore, blob: Vec::new(), files: vec![file], limit: RESTORE_TIMEOUT };
         match session.send(|answer| Command::Ask { question, answer }).await.and_then(|answer| answer) {
             Ok(answer) => Ok(read_answer::<Restored>(answer)?.notes()),
             Err(error) => {

@@ -504,7 +504,7 @@ impl Session {
     /// Asks the worker something outside of any cell. What only looks is also answered in the middle of a cell, without running any of
     /// the user's code; the rest is `busy` then.
     pub async fn ask(&self, op: Op, blob: Vec<u8>, limit: Duration) -> Result<serde_json::Value, Error> {
-        let question = task::Question { op, blob, file: None, limit };
+        let question = task::Question { op, blob, files: Vec::new(), limit };
         self.send(|answer| Command::Ask { question, answer }).await?
     }
 

@@ -282,6 +282,11 @@ impl Pending {
         Ok(self.file.try_clone()?.into())
     }
 
+    /// For reading what is written, from its beginning.
+    pub fn reader(&self) -> io::Result<std::os::fd::OwnedFd> {
+        Ok(File::open(&self.temporary)?.into())
+    }
+
     /// On disk, also through a power cut.
     pub fn keep(self) -> io::Result<()> {
         self.file.sync_all()?;

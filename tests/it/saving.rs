@@ -4,7 +4,7 @@ use pylair::session::{Error, OpenOptions, State};
 use serde_json::json;
 
 use crate::sealed::open_sealed;
-use crate::support::{Home, on_each_python, on_newest_python};
+use crate::support::{Home, on_each_python, on_newest_python, skip, why_no_namespaces};
 
 const STATE: &str = "import json\nrows = [1, 2]\nsame = rows\ndef double(n): return n * factor\nfactor = 2\n\
                      class Point:\n    def __init__(self, x): self.x = x\np = Point(5)\ngen = (n for n in rows)";
@@ -18,6 +18,7 @@ fn a_save_brings_back_what_can_be_and_names_the_rest() {
         let saved: Vec<_> = report.saved.saved.iter().map(|variable| variable.name.as_str()).collect();
         assert_eq!(saved, ["json", "double", "Point", "rows", "same", "factor", "p"]);
         assert!(report.saved.saved.iter().all(|variable| variable.verified), "{report:?}");
+        assert_eq!((report.verified, report.notes.len()), (7, 0), "{report:?}");
         assert_eq!(report.saved.not_saved[0].name, "gen");
         let options = OpenOptions { restore: Some(report.save), ..OpenOptions::default() };
         let other = core.open_session(options).await.expect("it opens");
@@ -41,6 +42,26 @@ fn a_save_that_is_not_there_is_an_error_that_names_those_that_are() {
         let error = core.open_session(options).await.expect_err("there is none");
         assert_eq!(error.kind(), "unknown_save");
         assert!(error.hint().contains(&save), "{}", error.hint());
+    });
+}
+
+/// The file is the daemon's, and nothing in a sandbox may open it again.
+#[test]
+fn what_is_saved_in_a_sandbox_is_verified() {
+    on_newest_python(async |core| {
+        if let Some(reason) = why_no_namespaces() {
+            return skip("what_is_saved_in_a_sandbox_is_verified", &reason);
+        }
+        for sandbox in ["workspace", "sealed"] {
+            let (name, value) = core.home.marker();
+            let env = [(name.to_owned(), value.to_owned())].into();
+            let options = OpenOptions { sandbox: Some(sandbox.into()), env, ..OpenOptions::default() };
+            let session = core.open_session(options).await.expect("it opens");
+            session.value(STATE).await;
+            let report = core.daemon.sessions.save(&session.session).await.expect("it can be saved");
+            assert_eq!((report.verified, report.saved.saved.len()), (7, 7), "{report:?}");
+            assert_eq!(report.notes, Vec::<String>::new());
+        }
     });
 }
 

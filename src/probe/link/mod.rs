@@ -460,8 +460,9 @@ impl Link {
     }
 
     /// Passes the file that the next `save` or `restore` is about.
-    pub fn pass_file(&self, file: &OwnedFd) -> Result<(), Error> {
-        let sent = self.control.send(&serde_json::json!({"op": "file"}), &[file.as_fd()]);
+    pub fn pass_files(&self, files: &[OwnedFd]) -> Result<(), Error> {
+        let passed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+        let sent = self.control.send(&serde_json::json!({"op": "file"}), &passed);
         sent.map_err(|error| Error::Unreachable { message: error.to_string() })
     }
 

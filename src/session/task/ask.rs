@@ -31,8 +31,8 @@ const MAX_PEEKS: usize = 32;
 pub(in crate::session) struct Question {
     pub op: Op,
     pub blob: Vec<u8>,
-    /// What `save` writes to and `restore` reads from.
-    pub file: Option<OwnedFd>,
+    /// What `save` writes to and then reads, and what `restore` reads from.
+    pub files: Vec<OwnedFd>,
     pub limit: Duration,
 }
 
@@ -126,8 +126,8 @@ impl Task {
         }
         self.drain_output();
         let link = self.link.as_mut().ok_or(Error::Gone)?;
-        if let Some(file) = &question.file {
-            link.pass_file(file)?;
+        if !question.files.is_empty() {
+            link.pass_files(&question.files)?;
         }
         let asked = link.request(question.op.clone(), &question.blob).await;
         if asked.is_err() {

@@ -226,7 +226,7 @@ impl Task {
     /// In a session that was just opened: brings variables back from a save.
     pub(super) async fn restore(&mut self, save: &Path) -> Result<Restored, Error> {
         let file = regular::open(save).map_err(Error::Store)?.into();
-        self.link.as_ref().ok_or(Error::Gone)?.pass_file(&file)?;
+        self.link.as_ref().ok_or(Error::Gone)?.pass_files(&[file])?;
         let asked = self.ask_and_wait(Op::Restore, &[], RESTORE_TIMEOUT).await;
         let (reply, blob) = self.unless_failed(asked).await?;
         let answer = self.read_answer(Op::Restore, reply, &blob);
