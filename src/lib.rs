@@ -23,7 +23,7 @@
 //! - [`plain`]: words of others in lines of ours
 //! - [`regular`]: reading files that others made
 //! - [`sqlite`]: the one writer of a database file
-//! - [`turns`]: one at a time for each key
+//! - [`turns`], [`budget`]: one at a time for each key, and sharing what is bounded
 //! - [`failures`]: test runs and what failed in them
 //! - [`descriptor`]: descriptors the runtime waits on
 //! - [`sandbox`]: what a session may do, and whether that holds
@@ -37,6 +37,7 @@ pub mod arguments;
 pub mod attach;
 pub mod audit;
 pub mod bridge;
+pub mod budget;
 pub mod caller;
 pub mod cli;
 pub mod commands;

@@ -213,6 +213,14 @@ fn show(findings: &Findings) -> Result<(), Failure> {
             say(&format!("  {:8} {:15} {}", shown(&promise.how), shown(&promise.what), shown(&promise.detail)))?;
         }
     }
+    if let Some(daemon) = &findings.daemon {
+        say("\nUsed, of what all owners share")?;
+        for budget in &daemon.budgets {
+            let removed = if budget.removed == 0 { String::new() } else { format!(", {} removed", budget.removed) };
+            let (used, what) = (budget.all.unwrap_or(budget.yours), shown(&budget.what));
+            say(&format!("  {:24} {used} of {}{removed}", what, budget.bound))?;
+        }
+    }
     say("\nPython")?;
     for found in &findings.interpreters {
         let problem = found.problem.as_deref().and_then(|problem| problem.lines().next());

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     app::Apps,
     audit::{Audit, Line, What},
+    budget::Use,
     caller::{self, Ancestor, Caller, DefaultSession, Door, Scope},
     config::{Config, Places},
     failures::Failures,
@@ -35,7 +36,7 @@ use crate::{
     output::{self, Outputs},
     packages::Packages,
     probe::link::Probes,
-    session::{self, Parts, Sessions, saved::Store},
+    session::{self, Job, Jobs, Parts, Sessions, saved::Store},
     web::visitors::Visit,
 };
 
@@ -105,6 +106,9 @@ pub struct DaemonStatus {
     /// Why the audit record cannot be written, if it cannot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit_trouble: Option<String>,
+    /// How much is used of what all owners share.
+    #[serde(default)]
+    pub budgets: Vec<Use>,
     pub machine: Machine,
 }
 
@@ -119,11 +123,7 @@ impl Daemon {
         let limits = output::Limits { max_output_bytes: config.max_output_bytes, ..output::Limits::default() };
         let outputs = Outputs::open(places.outputs(), limits)?;
         let sweeping = outputs.clone();
-        tokio::task::spawn_blocking(move || {
-            if let Err(error) = sweeping.sweep() {
-                tracing::warn!(%error, "old outputs could not be removed");
-            }
-        });
+        tokio::task::spawn_blocking(move || sweeping.sweep());
         let workspaces = Workspaces::new(places.workspaces());
         let pid = std::process::id();
         let started = crate::sandbox::processes::started(pid.cast_signed());
@@ -198,6 +198,7 @@ impl Daemon {
             log: self.places.log().display().to_string(),
             max_sessions: self.config.max_sessions,
             audit_trouble: self.audit.trouble(),
+            budgets: self.budgets(&self.owner),
             machine: Machine::now(&self.places.data),
         }
     }
@@ -211,7 +212,14 @@ impl Daemon {
         let (pid, bridges, templates) = (0, 0, 0);
         let (http, data, log) = (None, String::new(), String::new());
         let sessions = self.sessions.list(caller).len();
-        DaemonStatus { pid, sessions, bridges, templates, http, data, log, audit_trouble: None, ..status }
+        let budgets = self.budgets(&caller.owner).into_iter().map(Use::of_one).collect();
+        DaemonStatus { pid, sessions, bridges, templates, http, data, log, audit_trouble: None, budgets, ..status }
+    }
+
+    fn budgets(&self, owner: &str) -> Vec<Use> {
+        let parts = &self.sessions.parts;
+        let jobs = std::iter::once(parts.jobs.usage(owner));
+        jobs.chain(parts.outputs.usage(owner)).chain(self.journal.usage(owner)).collect()
     }
 
     pub fn set_http(&self, address: String) {
@@ -337,6 +345,28 @@ impl Daemon {
             Arc::new(caller::plain_environment(&home, &user))
         });
         ENV.clone()
+    }
+
+    /// The job of this caller's with this id. If it was there once, the error says what became of it.
+    pub async fn job(&self, caller: &Caller, id: &str) -> Result<Arc<Job>, session::Error> {
+        let jobs = &self.sessions.parts.jobs;
+        if let Some(job) = jobs.get(&caller.owner, id) {
+            return Ok(job);
+        }
+        let job = id.to_owned();
+        if jobs.was_removed(&caller.owner, id) {
+            let why = format!("it made room for newer ones, {} ended jobs are kept of all owners together", Jobs::KEPT);
+            return Err(session::Error::RemovedJob { job, why });
+        }
+        let cell = id.split_once('-').and_then(|(handle, cell)| Some((handle, cell.parse::<u64>().ok()?)));
+        if let Some((handle, cell)) = cell
+            && self.owns_job(caller, id).await
+            && cell <= self.journal.newest_cell(&caller.owner, handle).await
+        {
+            let why = "it is older than this daemon, or than the newest jobs of its owner".to_owned();
+            return Err(session::Error::RemovedJob { job, why });
+        }
+        Err(session::Error::UnknownJob { job })
     }
 
     /// Whether a job, or its output, is this caller's. Its id begins with its session's handle.

@@ -134,7 +134,7 @@ pub(super) fn source(code: &str) -> &str {
 
 /// The session as a file of this format.
 pub async fn export(journal: &Journal, outputs: &Outputs, subject: &Subject, format: Format) -> Result<Export, Error> {
-    let (mut entries, oldest) = everything(journal, subject).await?;
+    let (mut entries, oldest, removed) = everything(journal, subject).await?;
     let mut rolled_back = 0;
     let mut cells = 0;
     entries.retain(|entry| match entry {
@@ -151,6 +151,9 @@ pub async fn export(journal: &Journal, outputs: &Outputs, subject: &Subject, for
     let mut notes = Vec::new();
     if let Some(oldest) = oldest {
         notes.push(format!("cells before cell {oldest} are too much for one file and were left out"));
+    }
+    if let Some(removed) = removed {
+        notes.push(format!("the first cells were removed to make room and are not in this file: {removed}"));
     }
     if entries.iter().any(|entry| matches!(entry, Entry::Happening(happening) if happening.event == RESTORED)) {
         notes.push(

@@ -43,6 +43,11 @@ pub enum Error {
     Session(#[from] session::Error),
     #[error(transparent)]
     Journal(#[from] journal::Error),
+    #[error(
+        "there is no session `{target}`, and no history of one: {events} events of yours were removed to make room, and what it was \
+         may have been among them ({why})"
+    )]
+    Removed { target: String, events: u64, why: String },
     #[error("{0}")]
     BadArgument(String),
 }
@@ -53,6 +58,7 @@ impl Error {
         match self {
             Self::Session(error) => error.kind(),
             Self::Journal(_) => "history_unavailable",
+            Self::Removed { .. } => "unknown_session",
             Self::BadArgument(_) => "bad_argument",
         }
     }
@@ -69,6 +75,7 @@ impl Error {
         match self {
             Self::Session(error) => error.hint(),
             Self::Journal(error) => error.hint().unwrap_or("see the daemon's log").to_owned(),
+            Self::Removed { .. } => "list_targets shows the sessions there are".to_owned(),
             Self::BadArgument(_) => "see the tool's schema".to_owned(),
         }
     }
@@ -129,7 +136,13 @@ pub async fn find(sessions: &Sessions, journal: &Journal, caller: &Caller, targe
         Err(unknown) => unknown,
     };
     let wanted = target.strip_prefix("session:").unwrap_or(target);
-    let Some(event) = journal.opened(&caller.owner, wanted).await? else { return Err(unknown.into()) };
+    let Some(event) = journal.opened(&caller.owner, wanted).await? else {
+        let trimmed = journal.trimmed(&caller.owner);
+        return Err(match trimmed {
+            Some(trimmed) => Error::Removed { target: target.to_owned(), events: trimmed.events, why: trimmed.why },
+            None => unknown.into(),
+        });
+    };
     let EventKind::SessionOpened { name, python, cwd, startup, .. } = &event.kind else { return Err(unknown.into()) };
     Ok(Subject {
         owner: event.owner.clone(),
@@ -154,13 +167,22 @@ pub async fn page(
     }
     let mut backwards = Backwards::new(limit, before, MAX_EXPORT_BYTES);
     read(journal, &subject.owner, &subject.handle, None, &mut backwards).await?;
+    let removed = removed(journal, subject, &backwards);
     let (entries, next_before) = backwards.finish(subject.running);
-    Ok(page::page(subject, &entries, next_before, max_chars))
+    Ok(page::page(subject, &entries, (next_before, removed), max_chars))
+}
+
+/// Why the beginning of a session is not there, if it is not.
+fn removed(journal: &Journal, subject: &Subject, backwards: &Backwards) -> Option<String> {
+    if backwards.more || backwards.has_beginning {
+        return None;
+    }
+    journal.trimmed(&subject.owner).map(|trimmed| trimmed.why)
 }
 
 /// Every cell that made the session what it is, with those of the sessions it was branched off; the second is the
-/// oldest of them if there were too many.
-async fn everything(journal: &Journal, subject: &Subject) -> Result<(Vec<Entry>, Option<u64>), Error> {
+/// oldest of them if there were too many, the third why the first ones are not there any more.
+async fn everything(journal: &Journal, subject: &Subject) -> Result<(Vec<Entry>, Option<u64>, Option<String>), Error> {
     let owner = &*subject.owner;
     let mut backwards = Backwards::new(MAX_EXPORT_CELLS, None, MAX_EXPORT_BYTES);
     read(journal, owner, &subject.handle, None, &mut backwards).await?;
@@ -172,11 +194,12 @@ async fn everything(journal: &Journal, subject: &Subject) -> Result<(Vec<Entry>,
         read(journal, owner, &branch.handle, Some(branch.seq), &mut older).await?;
         generations.push(std::mem::replace(&mut backwards, older));
     }
+    let removed = removed(journal, subject, &backwards);
     let (mut entries, oldest) = backwards.finish(subject.running);
     for generation in generations.into_iter().rev() {
         entries.extend(generation.finish(subject.running).0);
     }
-    Ok((entries, oldest))
+    Ok((entries, oldest, removed))
 }
 
 /// Feeds a session's events before `before`, newest first.
@@ -198,5 +221,64 @@ async fn read(
                 return Ok(());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::Limits;
+
+    fn subject(owner: &str) -> Subject {
+        Subject {
+            owner: owner.into(),
+            handle: "abc".into(),
+            name: "main".to_owned(),
+            opened: None,
+            is_open: true,
+            running: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_history_whose_beginning_was_removed_says_so() {
+        let directory = std::env::temp_dir().join(format!("pylair-history-{}", std::process::id()));
+        _ = std::fs::remove_dir_all(&directory);
+        std::fs::create_dir(&directory).unwrap();
+        let open = async || {
+            let limits = Limits { max_events: 30, ..Limits::default() };
+            Journal::open_with(directory.join("journal.db"), limits).await.unwrap().journal
+        };
+        let journal = open().await;
+        let (target, opened) = ("abc".into(), |name: &str| EventKind::SessionOpened {
+            name: name.to_owned(),
+            python: String::new(),
+            profile: String::new(),
+            cwd: String::new(),
+            startup: None,
+            branch: None,
+            restored: false,
+        });
+        for (owner, cells) in [("quiet", 5), ("busy", 100)] {
+            journal.record(&owner.into(), &target, opened("main"));
+            for cell in 1..=cells {
+                let kind = record::tests::started(cell, "x");
+                journal.record(&owner.into(), &target, kind);
+            }
+        }
+        journal.shutdown().await.unwrap();
+        // It is looked at the limits at the start.
+        let journal = open().await;
+        journal.flush().await.unwrap();
+        let text = async |owner: &str| page_text(&page(&journal, &subject(owner), 100, None, 25_000).await.unwrap());
+        let (quiet, busy) = (text("quiet").await, text("busy").await);
+        assert!(quiet.contains("In [1]") && !quiet.contains("removed"), "{quiet}");
+        assert!(
+            busy.starts_with("[what came before was removed to make room: ") && busy.contains("30 events"),
+            "{busy}"
+        );
+        assert!(busy.contains("In [100]"), "{busy}");
+        journal.shutdown().await.unwrap();
+        _ = std::fs::remove_dir_all(directory);
     }
 }

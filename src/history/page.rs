@@ -22,6 +22,9 @@ pub struct HistoryPage {
     entries: Vec<PageEntry>,
     /// Pass it as `before` for the page before this one.
     next_before: Option<u64>,
+    /// Why the beginning is not kept any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    removed: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -71,7 +74,13 @@ struct PageEvent {
     text: String,
 }
 
-pub(super) fn page(subject: &Subject, entries: &[Entry], next_before: Option<u64>, max_chars: usize) -> HistoryPage {
+/// Before the page there are cells from `next_before` on, or there were some that were `removed`.
+pub(super) fn page(
+    subject: &Subject,
+    entries: &[Entry],
+    (next_before, removed): (Option<u64>, Option<String>),
+    max_chars: usize,
+) -> HistoryPage {
     let cut = |max: usize| -> Vec<PageEntry> { entries.iter().map(|entry| page_entry(entry, max)).collect() };
     let mut page_entries = Vec::new();
     for max in TEXT_CHARS {
@@ -85,6 +94,7 @@ pub(super) fn page(subject: &Subject, entries: &[Entry], next_before: Option<u64
         handle: subject.handle.to_string(),
         entries: page_entries,
         next_before,
+        removed,
     }
 }
 
@@ -155,6 +165,9 @@ impl PageEntry {
 /// The page as text: cells as a person sees them at a prompt.
 pub fn page_text(page: &HistoryPage) -> String {
     let mut text = String::new();
+    if let Some(removed) = &page.removed {
+        let _infallible = writeln!(text, "[what came before was removed to make room: {removed}]");
+    }
     for entry in &page.entries {
         match entry {
             PageEntry::Cell(cell) => cell_text(&mut text, cell),
@@ -231,7 +244,7 @@ mod tests {
         };
         let of = |cells| {
             let (entries, _) = told(kinds(cells), 99, None);
-            page(&subject(), &entries, None, 25_000)
+            page(&subject(), &entries, (None, None), 25_000)
         };
         let lengths = |page: &HistoryPage| page.entries.iter().map(PageEntry::len).sum::<usize>();
         let few = of(3);
@@ -248,7 +261,7 @@ mod tests {
     fn the_text_reads_like_a_prompt() {
         let (entries, _) =
             told(vec![started(1, "print(1)"), printed(Some(1), Stream::Stdout, "1\n"), ended(1, "ok")], 9, None);
-        let text = page_text(&page(&subject(), &entries, Some(1), 25_000));
+        let text = page_text(&page(&subject(), &entries, (Some(1), None), 25_000));
         assert_eq!(
             text,
             "In [1] by it at 2023-11-14T22:13:20Z: ok, 5 ms\nprint(1)\nstdout:\n1\n\

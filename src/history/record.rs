@@ -99,6 +99,8 @@ pub(super) struct Backwards {
     /// What a session was branched off: it took all packages with it, also those that came after its last cell.
     is_ancestor: bool,
     pub(super) more: bool,
+    /// The beginning of the session was met.
+    pub(super) has_beginning: bool,
     pub(super) branch: Option<BranchedOff>,
 }
 
@@ -126,6 +128,7 @@ impl Backwards {
             reached: before.is_none(),
             is_ancestor: false,
             more: false,
+            has_beginning: false,
             branch: None,
         }
     }
@@ -138,6 +141,7 @@ impl Backwards {
 
     /// Takes the next older event. Breaks when there is enough.
     pub(super) fn take(&mut self, event: &Arc<Event>) -> ControlFlow<()> {
+        self.has_beginning |= matches!(event.kind, EventKind::SessionOpened { .. });
         let cell = match &event.kind {
             EventKind::SessionRolledBack { checkpoint_cell, .. } => {
                 self.undone_after = self.undone_after.min(*checkpoint_cell);

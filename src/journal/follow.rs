@@ -79,12 +79,21 @@ impl Follower {
 
     /// Says that events were trimmed before this follower came to read them.
     fn gap(&mut self) -> Option<Arc<Event>> {
-        let trimmed = self.shared.lock().trimmed;
+        let trimmed = {
+            let usage = self.shared.store.usage();
+            match &self.owner {
+                Some(owner) => usage.trimmed(owner).map_or(0, |trimmed| trimmed.seq),
+                None => usage.trimmed_of_all(),
+            }
+        };
         let dropped = trimmed.checked_sub(self.seq).filter(|&dropped| dropped > 0)?;
-        self.seq = trimmed;
+        // Of one owner everything up to there is gone; among those of others there may be some that it has not read yet.
+        if self.owner.is_some() {
+            self.seq = trimmed;
+        }
         let name = |name: &Option<Arc<str>>| name.clone().unwrap_or_default();
         Some(Arc::new(Event {
-            seq: trimmed,
+            seq: self.seq,
             at: now(),
             owner: name(&self.owner),
             target: name(&self.target),

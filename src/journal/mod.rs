@@ -10,6 +10,7 @@ mod follow;
 mod store;
 #[cfg(test)]
 mod tests;
+mod trim;
 mod writer;
 
 use std::{
@@ -26,20 +27,24 @@ use tokio::{
     task::JoinHandle,
 };
 
+use crate::budget::{Shares, Use};
 pub use event::{Event, EventKind, MAX_RESULT_BYTES, MAX_TEXT_BYTES};
 use follow::Follower;
 use store::Store;
+pub use trim::Trimmed;
 
 /// How long an event waits in memory before it is saved.
 pub const SAVE_EVERY: Duration = Duration::from_millis(200);
 /// Past these the writer is woken at once.
 const LARGE_EVENTS: usize = 8 * 1024;
 const LARGE_BYTES: usize = 4 * 1024 * 1024;
-/// Past these output is dropped; past twice these everything is.
-const MAX_PENDING_EVENTS: usize = 64 * 1024;
-const MAX_PENDING_BYTES: usize = 32 * 1024 * 1024;
+/// Past these output is dropped; past twice these everything is. Of all owners together: one alone has half of it.
+const MAX_PENDING_EVENTS: u64 = 128 * 1024;
+const MAX_PENDING_BYTES: u64 = 64 * 1024 * 1024;
 /// More than can ever be lost in memory.
-const MAX_UNSAVED_EVENTS: usize = 4 * MAX_PENDING_EVENTS;
+const MAX_UNSAVED_EVENTS: u64 = 2 * MAX_PENDING_EVENTS;
+/// What one transaction takes, so that the write-ahead log stays short.
+const BATCH_BYTES: usize = 4 * 1024 * 1024;
 /// What an event weighs besides its texts.
 const EVENT_BYTES: usize = 256;
 /// How many events a follower may be behind before it reads them from the store instead.
@@ -103,7 +108,8 @@ impl Error {
     }
 }
 
-/// How much history is kept. The oldest goes first; checked now and then, so a little more may be there.
+/// How much history is kept, of all owners together. Of whoever has most the oldest goes first. Events are counted now and then, so
+/// a few more may be there; bytes are those of all files together, also while they are written.
 #[derive(Debug, Clone)]
 pub struct Limits {
     pub max_events: u64,
@@ -144,6 +150,7 @@ enum Request {
 #[derive(Debug)]
 struct Shared {
     store: Store,
+    limits: Limits,
     /// A std mutex: held for a push or a few pointer copies, never across an await. Number, push and
     /// publish happen under it, so that the order of numbers is the order everywhere.
     state: Mutex<State>,
@@ -157,11 +164,11 @@ struct State {
     /// What the writer is saving; stays here until it is saved, for readers and for another try.
     saving: Arc<Vec<Arc<Event>>>,
     pending_bytes: usize,
-    saving_bytes: usize,
+    /// Whose the events in memory are, and their weight.
+    unsaved_events: Shares,
+    unsaved_bytes: Shares,
     /// Dropped since the last gap event, by owner and target.
     dropped: HashMap<(Arc<str>, Arc<str>), u64>,
-    /// The highest sequence number that retention deleted while we run.
-    trimmed: u64,
     writer: WriterState,
     /// None after shutdown.
     live: Option<broadcast::Sender<Arc<Event>>>,
@@ -188,21 +195,22 @@ impl Journal {
         let store::Opened { store, last_seq, damaged, lock } = Store::open(path.as_ref()).await?;
         let shared = Arc::new(Shared {
             store,
+            limits,
             state: Mutex::new(State {
                 last_seq,
                 pending: Vec::new(),
                 saving: Arc::default(),
                 pending_bytes: 0,
-                saving_bytes: 0,
+                unsaved_events: Shares::default(),
+                unsaved_bytes: Shares::default(),
                 dropped: HashMap::new(),
-                trimmed: 0,
                 writer: WriterState::Asleep,
                 live: Some(broadcast::Sender::new(LIVE_EVENTS)),
             }),
             wake: Notify::new(),
         });
         let (requests, inbox) = mpsc::channel(16);
-        let writer = tokio::spawn(writer::write(Arc::clone(&shared), inbox, limits, lock));
+        let writer = tokio::spawn(writer::write(Arc::clone(&shared), inbox, lock));
         Ok(Opened { journal: Journal { shared, requests }, writer, damaged })
     }
 
@@ -216,7 +224,7 @@ impl Journal {
         if state.live.is_none() {
             return;
         }
-        if state.must_drop(&kind) {
+        if state.must_drop(owner, &kind) {
             *state.dropped.entry((Arc::clone(owner), Arc::clone(target))).or_default() += 1;
             return;
         }
@@ -232,6 +240,16 @@ impl Journal {
             drop(state);
             self.shared.wake.notify_one();
         }
+    }
+
+    /// How much of each bound is used, and how much of it by this owner.
+    pub fn usage(&self, owner: &str) -> [Use; 2] {
+        self.shared.store.uses(owner, &self.shared.limits)
+    }
+
+    /// What of this owner's history was removed to make room, if anything was.
+    pub fn trimmed(&self, owner: &str) -> Option<Trimmed> {
+        self.shared.store.usage().trimmed(owner).cloned()
     }
 
     /// The number of the newest event: what `follow` takes to begin with the next one.
@@ -275,6 +293,17 @@ impl Journal {
             Some(event) => Ok(Some(event)),
             None => self.shared.store.opened(owner, name_or_handle).await,
         }
+    }
+
+    /// The number of the newest cell of a target among its newest events; 0 where there is none.
+    pub async fn newest_cell(&self, owner: &str, target: &str) -> u64 {
+        const LOOKED_AT: usize = 200;
+        let events = self.history(owner, target, None, LOOKED_AT).await.unwrap_or_default();
+        let cells = events.iter().filter_map(|event| match event.kind {
+            EventKind::CellStarted { cell, .. } => Some(cell),
+            _ => None,
+        });
+        cells.max().unwrap_or(0)
     }
 
     /// The first `limit` events after `seq`, oldest first, saved or not; of everyone and everything
@@ -328,15 +357,17 @@ impl Journal {
 }
 
 impl State {
-    fn must_drop(&self, kind: &EventKind) -> bool {
+    fn must_drop(&self, owner: &str, kind: &EventKind) -> bool {
         let factor = if matches!(kind, EventKind::Output { .. }) { 1 } else { 2 };
-        self.pending.len() + self.saving.len() >= MAX_PENDING_EVENTS * factor
-            || self.pending_bytes + self.saving_bytes >= MAX_PENDING_BYTES * factor
+        !self.unsaved_events.leaves_room(owner, 1, MAX_PENDING_EVENTS * factor)
+            || !self.unsaved_bytes.leaves_room(owner, weight(kind) as u64, MAX_PENDING_BYTES * factor)
     }
 
     fn push(&mut self, owner: &Arc<str>, target: &Arc<str>, kind: EventKind) {
         self.last_seq += 1;
-        self.pending_bytes += EVENT_BYTES + kind.heap_bytes();
+        self.pending_bytes += weight(&kind);
+        self.unsaved_events.add(owner, 1);
+        self.unsaved_bytes.add(owner, weight(&kind) as u64);
         let event = Arc::new(Event {
             seq: self.last_seq,
             at: now(),
@@ -370,18 +401,27 @@ impl State {
         self.unsaved().next().map_or(u64::MAX, |event| event.seq)
     }
 
-    /// What to save next: what failed before, else everything pending.
+    /// What to save next: what failed before, else the oldest of what is pending.
     fn take_batch(&mut self) -> Arc<Vec<Arc<Event>>> {
         if self.saving.is_empty() {
-            self.saving = Arc::new(std::mem::take(&mut self.pending));
-            self.saving_bytes = std::mem::take(&mut self.pending_bytes);
+            let mut bytes = 0;
+            let fits = |event: &&Arc<Event>| {
+                bytes += weight(&event.kind);
+                bytes <= BATCH_BYTES
+            };
+            let count = self.pending.iter().take_while(fits).count().max(1).min(self.pending.len());
+            let batch: Vec<_> = self.pending.drain(..count).collect();
+            self.pending_bytes -= batch.iter().map(|event| weight(&event.kind)).sum::<usize>();
+            self.saving = Arc::new(batch);
         }
         Arc::clone(&self.saving)
     }
 
     fn batch_is_saved(&mut self) {
-        self.saving = Arc::default();
-        self.saving_bytes = 0;
+        for event in std::mem::take(&mut self.saving).iter() {
+            self.unsaved_events.remove(&event.owner, 1);
+            self.unsaved_bytes.remove(&event.owner, weight(&event.kind) as u64);
+        }
         self.push_gaps();
     }
 
@@ -402,6 +442,11 @@ impl Event {
     fn is_of(&self, owner: Option<&str>, target: Option<&str>) -> bool {
         owner.is_none_or(|owner| *self.owner == *owner) && target.is_none_or(|target| *self.target == *target)
     }
+}
+
+/// What an event counts in memory.
+fn weight(kind: &EventKind) -> usize {
+    EVENT_BYTES + kind.heap_bytes()
 }
 
 /// Cut to the microseconds the store keeps, so that an event reads the same live and replayed.

@@ -1,12 +1,13 @@
-//! The journal's SQLite file: schema, inserts, reads, trimming, and what to do with a file that is damaged
+//! The journal's SQLite file: schema, inserts, reads, and what to do with a file that is damaged
 //! or too new. Only the journal calls it; nothing here knows about followers or pending events.
 
 use std::{
+    collections::HashMap,
     ffi::OsString,
     fs::{File, OpenOptions},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
-    sync::{Arc, LazyLock},
+    sync::{Arc, LazyLock, Mutex},
     time::Duration,
 };
 
@@ -15,23 +16,24 @@ use sqlx::{
     Arguments, AssertSqlSafe, Row, SqlSafeStr, SqlStr,
     migrate::{MigrateError, Migration, MigrationType, Migrator},
     sqlite::{
-        SqliteArguments, SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteRow,
-        SqliteSynchronous,
+        SqliteArguments, SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
+        SqliteRow, SqliteSynchronous,
     },
 };
 
 use super::{
-    Error, Limits,
+    Error,
     event::{Event, EventKind},
+    trim::{ROW_BYTES, Usage},
 };
 
 /// How long a statement waits for another process that holds the file.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Rows per INSERT: a round trip to the SQLite thread costs more than a row.
 const ROWS_PER_INSERT: usize = 64;
-/// Rows per DELETE, so that trimming never keeps new events waiting for long.
-const ROWS_PER_DELETE: i64 = 1000;
 
+const COUNT: &str = "INSERT INTO usage (owner, events, bytes) VALUES (?1, ?2, ?3) \
+     ON CONFLICT (owner) DO UPDATE SET events = events + ?2, bytes = bytes + ?3";
 const INSERT_ONE: &str = "INSERT INTO events (seq, at, owner, target, kind, body) VALUES (?, ?, ?, ?, ?, ?)";
 
 static INSERT_MANY: LazyLock<SqlStr> = LazyLock::new(|| {
@@ -42,10 +44,12 @@ static INSERT_MANY: LazyLock<SqlStr> = LazyLock::new(|| {
 
 #[derive(Debug)]
 pub(super) struct Store {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     /// One connection: SQLite has one writer at a time, and waiting in a pool beats waiting in SQLite.
-    writer: SqlitePool,
+    pub(super) writer: SqlitePool,
     readers: SqlitePool,
+    /// A std mutex: held for a few numbers.
+    pub(super) usage: Mutex<Usage>,
 }
 
 /// An opened store, and where a damaged predecessor went.
@@ -93,26 +97,38 @@ impl Store {
         };
         if unclean {
             // Numbers that followers saw but that were never saved are not given out again.
-            last_seq += super::MAX_UNSAVED_EVENTS as u64;
+            last_seq += super::MAX_UNSAVED_EVENTS;
         }
-        let store = Store { path: path.to_owned(), writer, readers };
+        let store = Store { path: path.to_owned(), writer, readers, usage: Mutex::default() };
+        store.load_usage().await?;
         Ok(Opened { store, last_seq, damaged, lock })
     }
 
-    /// Writes the events in one transaction.
-    pub(super) async fn insert(&self, events: &[Arc<Event>]) -> Result<(), Error> {
+    /// Writes the events in one transaction. Returns how many bytes they take.
+    pub(super) async fn insert(&self, events: &[Arc<Event>]) -> Result<u64, Error> {
         let written = async {
+            let rows = events.iter().map(RowOf::new).collect::<Result<Vec<_>, _>>()?;
+            let mut added: HashMap<&Arc<str>, (u64, u64)> = HashMap::new();
+            for row in &rows {
+                let (events, bytes) = added.entry(&row.event.owner).or_default();
+                (*events, *bytes) = (*events + 1, *bytes + row.body.len() as u64 + ROW_BYTES);
+            }
             let mut transaction = crate::sqlite::begin(&self.writer).await?;
-            let (many, rest) = events.as_chunks::<ROWS_PER_INSERT>();
+            let (many, rest) = rows.as_chunks::<ROWS_PER_INSERT>();
             for chunk in many {
                 sqlx::query_with(INSERT_MANY.clone(), arguments(chunk)?).execute(&mut *transaction).await?;
             }
-            for event in rest {
-                sqlx::query_with(INSERT_ONE, arguments(std::slice::from_ref(event))?)
-                    .execute(&mut *transaction)
-                    .await?;
+            for row in rest {
+                sqlx::query_with(INSERT_ONE, arguments(std::slice::from_ref(row))?).execute(&mut *transaction).await?;
             }
-            transaction.commit().await
+            for (owner, (events, bytes)) in &added {
+                let count = sqlx::query(COUNT).bind(owner.to_string()).bind(to_sql(*events)).bind(to_sql(*bytes));
+                count.execute(&mut *transaction).await?;
+            }
+            transaction.commit().await?;
+            let mut usage = self.usage();
+            added.iter().for_each(|(owner, (events, bytes))| usage.add(owner, *events, *bytes));
+            Ok(added.values().map(|(_, bytes)| bytes).sum())
         };
         written.await.map_err(|source| self.failed("write", source))
     }
@@ -185,47 +201,6 @@ impl Store {
         Ok(self.decode(&rows)?.events.pop())
     }
 
-    /// Deletes what is over the limits, oldest first. Returns the highest sequence number deleted.
-    pub(super) async fn trim(&self, limits: &Limits) -> Result<Option<u64>, Error> {
-        let oldest = Timestamp::now().checked_sub(limits.max_age).unwrap_or(Timestamp::MIN);
-        let trimmed = async {
-            let count: i64 = sqlx::query_scalar("SELECT count(*) FROM events").fetch_one(&self.writer).await?;
-            let mut too_many = count - to_sql(limits.max_events);
-            let mut trimmed = None;
-            loop {
-                let too_big = self.used_bytes().await? > limits.max_bytes;
-                let surplus = if too_big { ROWS_PER_DELETE } else { too_many.clamp(0, ROWS_PER_DELETE) };
-                // Times are nearly in the order of sequence numbers, so only the oldest rows are looked
-                // at and no index by time is needed. The newest row stays: numbers continue from it.
-                let deleted: Vec<i64> = sqlx::query_scalar(
-                    "DELETE FROM events WHERE seq IN (\
-                       SELECT seq FROM (SELECT seq FROM events ORDER BY seq LIMIT ?1) \
-                       UNION \
-                       SELECT seq FROM (SELECT seq, at FROM events ORDER BY seq LIMIT ?2) WHERE at < ?3) \
-                     AND seq < (SELECT max(seq) FROM events) RETURNING seq",
-                )
-                .bind(surplus)
-                .bind(ROWS_PER_DELETE)
-                .bind(oldest.as_microsecond())
-                .fetch_all(&self.writer)
-                .await?;
-                if deleted.is_empty() {
-                    return Ok(trimmed.map(from_sql));
-                }
-                too_many -= to_sql(deleted.len() as u64);
-                trimmed = trimmed.max(deleted.into_iter().max());
-            }
-        };
-        trimmed.await.map_err(|source| self.failed("trim", source))
-    }
-
-    async fn used_bytes(&self) -> Result<u64, sqlx::Error> {
-        let pages: i64 = sqlx::query_scalar("PRAGMA page_count").fetch_one(&self.writer).await?;
-        let free: i64 = sqlx::query_scalar("PRAGMA freelist_count").fetch_one(&self.writer).await?;
-        let size: i64 = sqlx::query_scalar("PRAGMA page_size").fetch_one(&self.writer).await?;
-        Ok(from_sql((pages - free) * size))
-    }
-
     /// Closes the file; the last connection folds the write-ahead log into it.
     pub(super) async fn close(&self) {
         self.readers.close().await;
@@ -246,7 +221,7 @@ impl Store {
         Ok(decoded)
     }
 
-    fn failed(&self, action: &'static str, source: sqlx::Error) -> Error {
+    pub(super) fn failed(&self, action: &'static str, source: sqlx::Error) -> Error {
         let error = Error::Database { action, path: self.path.clone(), source };
         if error.is_damage() {
             // Nothing is mended under a running daemon; the next start checks the file and moves it aside.
@@ -279,7 +254,8 @@ async fn connect(path: &Path) -> Result<(SqlitePool, SqlitePool, u64), Error> {
         .max_connections(1)
         .idle_timeout(None)
         .max_lifetime(None)
-        .connect_with(options.clone())
+        // So that a file that has become too long can give pages back.
+        .connect_with(options.clone().auto_vacuum(SqliteAutoVacuum::Incremental))
         .await
         .map_err(failed)?;
     let migrator = migrator();
@@ -303,13 +279,13 @@ async fn connect(path: &Path) -> Result<(SqlitePool, SqlitePool, u64), Error> {
 }
 
 fn migrator() -> Migrator {
-    Migrator::with_migrations(vec![Migration::new(
-        1,
-        "events".into(),
-        MigrationType::Simple,
-        include_str!("migrations/0001_events.sql").into_sql_str(),
-        false,
-    )])
+    let migration = |version, name: &'static str, sql: &'static str| {
+        Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
+    };
+    Migrator::with_migrations(vec![
+        migration(1, "events", include_str!("migrations/0001_events.sql")),
+        migration(2, "usage", include_str!("migrations/0002_usage.sql")),
+    ])
 }
 
 /// Reads every page of the file.
@@ -355,23 +331,35 @@ fn remove(path: &Path) -> Result<(), Error> {
     std::fs::remove_file(path).map_err(|source| Error::Io { action: "remove", path: path.to_owned(), source })
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(suffix);
     PathBuf::from(name)
 }
 
-fn arguments(events: &[Arc<Event>]) -> Result<SqliteArguments, sqlx::Error> {
+/// An event as it is written.
+struct RowOf<'a> {
+    event: &'a Event,
+    body: String,
+}
+
+impl<'a> RowOf<'a> {
+    fn new(event: &'a Arc<Event>) -> Result<Self, sqlx::Error> {
+        let body = serde_json::to_string(&event.kind).map_err(|error| sqlx::Error::Encode(error.into()))?;
+        Ok(Self { event, body })
+    }
+}
+
+fn arguments(rows: &[RowOf<'_>]) -> Result<SqliteArguments, sqlx::Error> {
     let mut arguments = SqliteArguments::default();
-    for event in events {
-        let body = serde_json::to_string(&event.kind).map_err(|e| sqlx::Error::Encode(e.into()))?;
-        let add = || {
+    for RowOf { event, body } in rows {
+        let mut add = || {
             arguments.add(to_sql(event.seq))?;
             arguments.add(event.at.as_microsecond())?;
             arguments.add(&*event.owner)?;
             arguments.add(&*event.target)?;
             arguments.add(event.kind.name())?;
-            arguments.add(body)
+            arguments.add(body.as_str())
         };
         add().map_err(sqlx::Error::Encode)?;
     }
@@ -395,10 +383,10 @@ fn event(row: &SqliteRow) -> Result<(u64, Result<Event, serde_json::Error>), sql
 }
 
 /// SQLite integers are signed; sequence numbers never get near the edge, `u64::MAX` as "no bound" does.
-fn to_sql(number: u64) -> i64 {
+pub(super) fn to_sql(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn from_sql(number: i64) -> u64 {
+pub(super) fn from_sql(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }

@@ -5,19 +5,21 @@ use std::{error::Error as StdError, fs::File, sync::Arc, time::Duration};
 
 use tokio::{sync::mpsc, time::Instant};
 
-use super::{Error, Limits, Request, SAVE_EVERY, Shared, WriterState};
+use jiff::Timestamp;
+
+use super::{Error, Request, SAVE_EVERY, Shared, WriterState};
 
 /// The timer goes on for this many ticks without events, so that a busy daemon never has to wake the
 /// writer and an idle one never ticks.
 const IDLE_TICKS: u32 = 25;
-/// The limits are checked at the start, after this many saved events, and this often.
+/// The limits are checked at the start, after this many saved events or a part of the bound on bytes, and this often.
 const TRIM_AFTER_EVENTS: usize = 10_000;
 const TRIM_EVERY: Duration = Duration::from_mins(10);
 
 /// Runs until it is told to end, or nobody is left who could.
-pub(super) async fn write(shared: Arc<Shared>, mut inbox: mpsc::Receiver<Request>, limits: Limits, lock: File) {
+pub(super) async fn write(shared: Arc<Shared>, mut inbox: mpsc::Receiver<Request>, lock: File) {
     let mut idle_ticks = 0;
-    let mut untrimmed = TRIM_AFTER_EVENTS;
+    let mut untrimmed = Saved { events: TRIM_AFTER_EVENTS, bytes: 0 };
     let mut trimmed_at = Instant::now();
     let mut failing = false;
     loop {
@@ -29,10 +31,11 @@ pub(super) async fn write(shared: Arc<Shared>, mut inbox: mpsc::Receiver<Request
         };
         let saved = save(&shared).await;
         match &saved {
-            Ok(0) => idle_ticks += 1,
-            Ok(count) => {
+            Ok(Saved { events: 0, .. }) => idle_ticks += 1,
+            Ok(saved) => {
                 idle_ticks = 0;
-                untrimmed += count;
+                untrimmed.events += saved.events;
+                untrimmed.bytes += saved.bytes;
             }
             // Once, not five times a second; the events stay in memory and are tried again.
             Err(error) if !failing => {
@@ -42,16 +45,11 @@ pub(super) async fn write(shared: Arc<Shared>, mut inbox: mpsc::Receiver<Request
         }
         failing = saved.is_err();
         shared.lock().rest(idle_ticks >= IDLE_TICKS && !failing);
-        if untrimmed >= TRIM_AFTER_EVENTS || trimmed_at.elapsed() >= TRIM_EVERY {
-            untrimmed = 0;
+        let is_due = untrimmed.events >= TRIM_AFTER_EVENTS || untrimmed.bytes >= shared.limits.trim_after_bytes();
+        if is_due || trimmed_at.elapsed() >= TRIM_EVERY {
+            untrimmed = Saved::default();
             trimmed_at = Instant::now();
-            match shared.store.trim(&limits).await {
-                Ok(Some(seq)) => shared.lock().trimmed = seq,
-                Ok(None) => {}
-                Err(error) => {
-                    tracing::error!(error = &error as &dyn StdError, "old events are not being trimmed");
-                }
-            }
+            trim(&shared).await;
         }
         match request {
             None => {}
@@ -72,18 +70,41 @@ pub(super) async fn write(shared: Arc<Shared>, mut inbox: mpsc::Receiver<Request
     }
 }
 
-/// Saves everything recorded before the call, each batch in one transaction. Returns how many events
-/// that was.
-async fn save(shared: &Shared) -> Result<usize, Error> {
+async fn trim(shared: &Shared) {
+    let oldest = Timestamp::now().checked_sub(shared.limits.max_age).ok();
+    if let Err(error) = shared.store.trim(&shared.limits, oldest).await {
+        tracing::error!(error = &error as &dyn StdError, "old events are not being trimmed");
+    }
+}
+
+/// What came to the store.
+#[derive(Debug, Default)]
+struct Saved {
+    events: usize,
+    bytes: u64,
+}
+
+/// Saves everything recorded before the call, each batch in one transaction.
+async fn save(shared: &Shared) -> Result<Saved, Error> {
     let goal = shared.lock().last_seq;
-    let mut saved = 0;
+    let mut saved = Saved::default();
+    let mut untrimmed = 0;
     loop {
         let batch = shared.lock().take_batch();
         if batch.is_empty() {
             return Ok(saved);
         }
-        shared.store.insert(&batch).await?;
-        saved += batch.len();
+        let bytes = shared.store.insert(&batch).await?;
+        if let Err(error) = shared.store.fold_log(&shared.limits).await {
+            tracing::warn!(error = &error as &dyn StdError, "the journal's log is longer than it should be");
+        }
+        saved.events += batch.len();
+        saved.bytes += bytes;
+        untrimmed += bytes;
+        if untrimmed >= shared.limits.trim_after_bytes() {
+            untrimmed = 0;
+            trim(shared).await;
+        }
         let reached = batch.last().is_some_and(|last| last.seq >= goal);
         shared.lock().batch_is_saved();
         if reached {

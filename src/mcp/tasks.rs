@@ -15,14 +15,14 @@ use rmcp::{
     task_manager::{TaskExit, TaskManager, TaskOptions},
 };
 
-use crate::{daemon::targets::Target, session::Job};
+use crate::{budget::Shares, daemon::targets::Target, session::Job};
 
 /// How often a client is advised to ask.
 const POLL_MS: u64 = 500;
 /// How long a result waits for its client, and a cell without a time limit for its end.
 const KEPT: Duration = Duration::from_hours(24);
-/// Each may hold what a job holds.
-const MAX_TASKS: usize = 1000;
+/// Maximum number of tasks of all owners; each may hold what a job holds.
+const MAX_TASKS: u64 = 1000;
 
 #[derive(Default)]
 pub struct Tasks {
@@ -54,7 +54,7 @@ impl Tasks {
     }
 
     /// Makes a running job a task. `tell` renders it once it has ended; cancelling the task interrupts the cell.
-    /// None when so many are kept that the client has to make do with the job.
+    /// None when its owner has so many that the client has to make do with the job.
     pub fn of_job<F>(
         &self,
         target: Target,
@@ -68,7 +68,9 @@ impl Tasks {
             let mut made = self.made.lock().expect("no panic while locked");
             // One that ran to the end of its time is kept for as long again.
             made.retain(|made| made.at.elapsed() < 2 * KEPT);
-            if made.len() >= MAX_TASKS {
+            let mut shares = Shares::default();
+            made.iter().for_each(|made| shares.add(&made.owner, 1));
+            if !shares.leaves_room(&job.owner, 1, MAX_TASKS) {
                 return None;
             }
         }

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use super::{
     Error, Stream, Which,
-    directory::{Directory, open_existing},
+    directory::{Directory, file_name, open_existing},
     excerpt::{self, Excerpt},
     tape::{self, Header, Kept, MARKER_EVERY, Totals, View, to_usize},
 };
@@ -34,6 +34,8 @@ const READ_BYTES: u64 = 64 * 1024;
 #[derive(Debug)]
 pub struct Capture {
     id: String,
+    /// The directory of its owner.
+    owner: Arc<str>,
     directory: Arc<Directory>,
     /// A std mutex: held while a chunk is copied and, every 64 KiB, for one write into the page cache.
     /// Readers copy what they need and do their work outside.
@@ -116,8 +118,8 @@ fn is_cut(bytes: &[u8]) -> bool {
 }
 
 impl Capture {
-    pub(super) fn new(id: String, directory: Arc<Directory>) -> Self {
-        Self { id, directory, inner: Mutex::default(), changed: Notify::new() }
+    pub(super) fn new(id: String, owner: Arc<str>, directory: Arc<Directory>) -> Self {
+        Self { id, owner, directory, inner: Mutex::default(), changed: Notify::new() }
     }
 
     pub fn id(&self) -> &str {
@@ -196,12 +198,10 @@ impl Capture {
 
     /// The cell has ended: what is left in memory goes to the file, where there is one.
     pub fn finish(&self) -> Finished {
-        let mut file_bytes = None;
         let finished = {
             let mut inner = self.lock();
             if !inner.finished {
                 inner.finish(self);
-                file_bytes = inner.path.is_some().then_some(inner.kept_len);
             }
             let merged = inner.totals.of(Which::Merged);
             Finished {
@@ -214,9 +214,6 @@ impl Capture {
             }
         };
         self.changed.notify_waiters();
-        if let Some(bytes) = file_bytes {
-            self.directory.finished(bytes);
-        }
         finished
     }
 
@@ -360,7 +357,7 @@ impl Inner {
             return;
         }
         if matches!(self.kept, Kept::Nothing) {
-            match capture.directory.create(&capture.id) {
+            match capture.directory.create(&capture.owner, &capture.id) {
                 Ok((file, path)) => {
                     self.kept = Kept::File(Arc::new(file));
                     self.path = Some(path);
@@ -392,11 +389,16 @@ impl Inner {
             block = &block[..tape::floor_boundary(block, room)];
             self.full = true;
         }
-        match file.write_all_at(block, tape::HEADER_BYTES + self.kept_len) {
+        let written =
+            capture.directory.grow(&file_name(&capture.id), block.len() as u64).map_err(|full| full.to_string());
+        let written = written.and_then(|()| {
+            file.write_all_at(block, tape::HEADER_BYTES + self.kept_len).map_err(|error| error.to_string())
+        });
+        match written {
             Ok(()) => self.kept_len += block.len() as u64,
             Err(error) => {
                 tracing::warn!(%error, id = capture.id, "output is no longer written to disk");
-                self.spool_error = Some(error.to_string());
+                self.spool_error = Some(error);
                 self.full = true;
             }
         }
@@ -417,6 +419,7 @@ impl Inner {
         }
         self.kept = Kept::Nothing;
         self.closed = true;
+        capture.directory.finish(&file_name(&capture.id));
         if self.recent.len() > RECENT_BYTES {
             self.trim();
         }

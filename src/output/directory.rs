@@ -1,5 +1,5 @@
-//! The directory of output files: makes them for captures, reads them in pages, also those of an earlier
-//! daemon, and removes the oldest. Doors call it with an output's id; a live capture answers for itself.
+//! The directory of output files, one below it for each owner: makes them for captures, reads them in pages, also those of an
+//! earlier daemon, and removes the oldest. Doors call it with an output's id; a live capture answers for itself.
 
 use std::{
     collections::HashMap,
@@ -9,7 +9,6 @@ use std::{
     ops::ControlFlow,
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering},
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::{Duration, SystemTime},
 };
@@ -17,16 +16,20 @@ use std::{
 use super::{
     Error, Stream, Which,
     capture::Capture,
+    room::{Full, Leaving, Room},
     tape::{HEADER_BYTES, Header, Kept, Totals, View},
+};
+use crate::{
+    budget::Use,
+    hash::{hex, sha256},
 };
 
 const SUFFIX: &str = "out";
 const MAX_ID_BYTES: usize = 64;
-/// Files are counted after this many finished, or this many bytes of them.
-const SWEEP_AFTER_FILES: u64 = 16;
-const SWEEP_AFTER_BYTES: u64 = 64 * 1024 * 1024;
+/// The longest name of an owner that is also the name of its directory.
+const MAX_OWNER_BYTES: usize = 64;
 
-/// How much is kept. Checked now and then, so a little more may be there.
+/// How much is kept, of all owners together.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// Of one output's file; what comes after is counted and gone.
@@ -82,31 +85,25 @@ pub(super) struct Directory {
     limits: Limits,
     /// A std mutex: held for a lookup.
     live: Mutex<HashMap<String, Weak<Capture>>>,
-    unswept_files: AtomicU64,
-    unswept_bytes: AtomicU64,
+    /// A std mutex: held while files are counted and, where there is no room, until the oldest is removed.
+    room: Mutex<Room>,
 }
 
 impl Outputs {
-    /// Uses the directory at `path`, making it with mode 0700 where there is none.
+    /// Uses the directory at `path`, making it with mode 0700 where there is none, and counts what is in it.
     pub fn open(path: impl Into<PathBuf>, limits: Limits) -> Result<Self, Error> {
         let path = path.into();
         DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(failed("create", &path))?;
-        Ok(Self {
-            directory: Arc::new(Directory {
-                path,
-                limits,
-                live: Mutex::default(),
-                unswept_files: AtomicU64::new(0),
-                unswept_bytes: AtomicU64::new(0),
-            }),
-        })
+        let room = Room::scan(&path, is_output).map_err(failed("list", &path))?;
+        let (live, room) = (Mutex::default(), Mutex::new(room));
+        Ok(Self { directory: Arc::new(Directory { path, limits, live, room }) })
     }
 
     /// Begins the output `id`: 1 to 64 lower-case letters, digits and dashes. An old file of that id is
     /// replaced once there is something to write. Makes no system call.
-    pub fn capture(&self, id: &str) -> Result<Arc<Capture>, Error> {
+    pub fn capture(&self, owner: &str, id: &str) -> Result<Arc<Capture>, Error> {
         check_id(id)?;
-        let capture = Arc::new(Capture::new(id.to_owned(), Arc::clone(&self.directory)));
+        let capture = Arc::new(Capture::new(id.to_owned(), directory_of(owner), Arc::clone(&self.directory)));
         let mut live = self.directory.live();
         if live.get(id).is_some_and(|capture| capture.strong_count() > 0) {
             return Err(Error::Taken { id: id.to_owned() });
@@ -137,7 +134,7 @@ impl Outputs {
             }
             ControlFlow::Continue(())
         });
-        read.map_err(failed("read", &self.directory.file(id)))?;
+        read.map_err(failed("read", &self.directory.path.join(id)))?;
         Ok(Page { parts, next, info: info(id, &view, &header) })
     }
 
@@ -146,18 +143,17 @@ impl Outputs {
         Ok(info(id, &view, &header))
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.directory.path
+    pub(super) fn directory(&self) -> &Directory {
+        &self.directory
     }
 
-    /// Something of this size was written.
-    pub(super) fn finished(&self, bytes: u64) {
-        self.directory.finished(bytes);
+    /// How much of each bound is used, and how much of it by this owner.
+    pub fn usage(&self, owner: &str) -> [Use; 2] {
+        self.directory.room().usage(&directory_of(owner), &self.directory.limits)
     }
 
-    /// Removes files over the limits, oldest first, but none of a live capture. Returns how many. Captures
-    /// do it now and then as they finish; the daemon does it once at its start.
-    pub fn sweep(&self) -> Result<usize, Error> {
+    /// Removes files over the limits, oldest first, but none that is being written. Returns how many.
+    pub fn sweep(&self) -> usize {
         self.directory.sweep()
     }
 
@@ -166,7 +162,11 @@ impl Outputs {
         // Upgraded apart from the lookup: dropping the last reference takes the same lock.
         let live = self.directory.live().get(id).and_then(Weak::upgrade);
         match live {
-            Some(capture) => Ok(capture.view()),
+            Some(capture) => {
+                // What memory holds is only the end of it.
+                let why = self.directory.room().why_removed(&file_name(id));
+                why.map_or_else(|| Ok(capture.view()), |why| Err(Error::Removed { id: id.to_owned(), why }))
+            }
             None => self.directory.view(id),
         }
     }
@@ -178,32 +178,96 @@ impl Directory {
     }
 
     /// A new file with its header, for the bytes of the output.
-    pub(super) fn create(&self, id: &str) -> Result<(File, PathBuf), Error> {
-        let path = self.file(id);
-        let open = || OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
-        let file = open().or_else(|error| {
-            if error.kind() != io::ErrorKind::AlreadyExists {
-                return Err(error);
+    pub(super) fn create(&self, owner: &Arc<str>, id: &str) -> Result<(File, PathBuf), Error> {
+        let name = file_name(id);
+        let path = self.begin(owner, &name)?;
+        let create = || {
+            let open = || OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
+            let file = open().or_else(|error| match error.kind() {
+                // Of an earlier daemon that used the same id.
+                io::ErrorKind::AlreadyExists => fs::remove_file(&path).and_then(|()| open()),
+                _ => Err(error),
+            })?;
+            Header::new(false, Totals::default(), 0).write(&file)?;
+            Ok(file)
+        };
+        match create() {
+            Ok(file) => Ok((file, path)),
+            Err(error) => {
+                self.discard(&name, &path);
+                Err(failed("create", &path)(error))
             }
-            // Of an earlier daemon that used the same id.
-            fs::remove_file(&path)?;
-            open()
-        });
-        let file = file.map_err(failed("create", &path))?;
-        let header = Header::new(false, Totals::default(), 0);
-        header.write(&file).map_err(failed("write", &path))?;
-        Ok((file, path))
+        }
     }
 
-    /// A capture has finished its file.
-    pub(super) fn finished(&self, bytes: u64) {
-        let files = self.unswept_files.fetch_add(1, Ordering::Relaxed) + 1;
-        let bytes = self.unswept_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if (files >= SWEEP_AFTER_FILES || bytes >= SWEEP_AFTER_BYTES)
-            && let Err(error) = self.sweep()
-        {
-            tracing::warn!(error = &error as &dyn std::error::Error, "old outputs are not removed");
+    /// Makes room for a file and the directory it is to be in. Returns its path.
+    pub(super) fn begin(&self, owner: &Arc<str>, name: &str) -> Result<PathBuf, Error> {
+        self.make_room(|room, limits| room.begin(owner, name, limits))?;
+        let directory = self.path.join(&**owner);
+        match DirBuilder::new().mode(0o700).create(&directory) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                self.room().forget(name);
+                Err(failed("create", &directory)(error))
+            }
+            _ => Ok(directory.join(name)),
         }
+    }
+
+    /// Makes room for more of a file that is being written.
+    pub(super) fn grow(&self, name: &str, bytes: u64) -> Result<(), Error> {
+        self.make_room(|room, limits| room.grow(name, bytes, limits))
+    }
+
+    /// Nothing more is written to a file.
+    pub(super) fn finish(&self, name: &str) {
+        self.room().finish(name);
+    }
+
+    /// Half a file is worse than none.
+    pub(super) fn discard(&self, name: &str, path: &Path) {
+        let _absent = fs::remove_file(path);
+        self.room().forget(name);
+    }
+
+    fn make_room(&self, change: impl FnOnce(&mut Room, &Limits) -> Result<Vec<Leaving>, Full>) -> Result<(), Error> {
+        let mut room = self.room();
+        let leaving =
+            change(&mut room, &self.limits).map_err(|Full| Error::NoRoom { bound: self.limits.max_total_bytes })?;
+        self.remove(&leaving);
+        Ok(())
+    }
+
+    fn remove(&self, leaving: &[Leaving]) {
+        for leaving in leaving {
+            let path = leaving.path(&self.path);
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    tracing::warn!(%error, path = %path.display(), "an old output cannot be removed");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Where a file is. One of another daemon that uses the same directory is looked for.
+    pub(super) fn find(&self, name: &str) -> Option<PathBuf> {
+        if let Some(owner) = self.room().owner_of(name) {
+            return Some(self.path.join(&**owner).join(name));
+        }
+        let owners = fs::read_dir(&self.path).ok()?.flatten();
+        owners.map(|owner| owner.path().join(name)).find(|path| path.symlink_metadata().is_ok())
+    }
+
+    /// What to say of an output whose file is not there.
+    pub(super) fn absent(&self, name: &str, id: String) -> Error {
+        match self.room().why_removed(name) {
+            Some(why) => Error::Removed { id, why },
+            None => Error::Unknown { id },
+        }
+    }
+
+    fn room(&self) -> MutexGuard<'_, Room> {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn forget(&self, id: &str) {
@@ -217,17 +281,12 @@ impl Directory {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Safe for a checked id: no separator and no dot can be in it.
-    fn file(&self, id: &str) -> PathBuf {
-        self.path.join(id).with_extension(SUFFIX)
-    }
-
     fn view(&self, id: &str) -> Result<(View, Header), Error> {
-        let path = self.file(id);
+        let name = file_name(id);
+        let absent = || self.absent(&name, id.to_owned());
+        let path = self.find(&name).ok_or_else(absent)?;
         let file = match open_existing(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(Error::Unknown { id: id.to_owned() });
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(absent()),
             file => file.map_err(failed("open", &path))?,
         };
         let header = Header::read(&file).map_err(failed("read", &path))?;
@@ -250,46 +309,39 @@ impl Directory {
         Ok((view, header))
     }
 
-    fn sweep(&self) -> Result<usize, Error> {
-        self.unswept_files.store(0, Ordering::Relaxed);
-        self.unswept_bytes.store(0, Ordering::Relaxed);
-        let mut files = Vec::new();
-        for entry in fs::read_dir(&self.path).map_err(failed("list", &self.path))? {
-            let path = entry.map_err(failed("list", &self.path))?.path();
-            if ![SUFFIX, super::parts::SUFFIX].map(OsStr::new).iter().any(|suffix| path.extension() == Some(*suffix)) {
-                continue;
-            }
+    fn sweep(&self) -> usize {
+        let mut room = self.room();
+        let mut leaving = room.make_room(&self.limits);
+        for file in room.finished() {
             // Somebody else may have removed it meanwhile.
-            let Ok(metadata) = path.symlink_metadata() else {
-                continue;
-            };
-            let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-            files.push((modified, metadata.len(), path));
-        }
-        files.sort_unstable();
-        let mut count = files.len();
-        let mut total: u64 = files.iter().map(|(_, length, _)| length).sum();
-        let mut removed = 0;
-        for (modified, length, path) in files {
-            let old = modified.elapsed().is_ok_and(|age| age > self.limits.max_age);
-            if count <= self.limits.max_files && total <= self.limits.max_total_bytes && !old {
-                break;
+            let modified = file.path(&self.path).symlink_metadata().and_then(|metadata| metadata.modified());
+            let age = modified.ok().and_then(|modified| SystemTime::now().duration_since(modified).ok());
+            if age.is_some_and(|age| age > self.limits.max_age) {
+                let why = format!("outputs are kept for {} days", self.limits.max_age.as_secs() / 86_400);
+                leaving.extend(room.remove(&file.name, why));
             }
-            if self.is_live(&path) {
-                continue;
-            }
-            fs::remove_file(&path).map_err(failed("remove", &path))?;
-            count -= 1;
-            total -= length;
-            removed += 1;
         }
-        Ok(removed)
+        self.remove(&leaving);
+        leaving.len()
     }
+}
 
-    fn is_live(&self, path: &Path) -> bool {
-        let id = path.file_stem().and_then(OsStr::to_str);
-        id.is_some_and(|id| self.live().contains_key(id))
+/// The name of an output's file. Safe for a checked id: no separator and no dot can be in it.
+pub(super) fn file_name(id: &str) -> String {
+    format!("{id}.{SUFFIX}")
+}
+
+fn is_output(path: &Path) -> bool {
+    [SUFFIX, super::parts::SUFFIX].map(OsStr::new).iter().any(|suffix| path.extension() == Some(*suffix))
+}
+
+/// The directory that an owner's files are in: its name, unless that is none for a directory.
+pub(super) fn directory_of(owner: &str) -> Arc<str> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    if !owner.is_empty() && owner.len() <= MAX_OWNER_BYTES && owner.bytes().all(is_plain) {
+        return owner.into();
     }
+    hex(&sha256(owner.as_bytes())).into()
 }
 
 pub(super) fn open_existing(path: &Path) -> io::Result<File> {

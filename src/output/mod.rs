@@ -7,6 +7,7 @@ mod directory;
 mod excerpt;
 mod parts;
 mod patterns;
+mod room;
 mod tape;
 #[cfg(test)]
 mod tests;
@@ -51,6 +52,13 @@ pub enum Error {
     BadId { id: String },
     #[error("there is no output `{id}`")]
     Unknown { id: String },
+    #[error("the output `{id}` is not kept any more: {why}")]
+    Removed { id: String, why: String },
+    #[error(
+        "there is no room for it: of the {} MB for outputs each owner leaves as much free as its running cells take",
+        bound >> 20
+    )]
+    NoRoom { bound: u64 },
     #[error("the output `{id}` is still being written")]
     Taken { id: String },
     #[error("`{}` is not an output file of this version", path.display())]
@@ -72,6 +80,7 @@ impl Error {
             Error::Unknown { .. } => {
                 Some("a short output is only in its reply, and old outputs are removed to make room")
             }
+            Error::Removed { .. } => Some("get_history shows the beginning of what was printed"),
             _ => None,
         }
     }

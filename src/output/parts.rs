@@ -1,15 +1,14 @@
 //! Rich values that cells showed, kept beside what they printed: one file each, its MIME type in the first line.
 
 use std::{
-    fs::{self, OpenOptions},
+    fs::OpenOptions,
     io::{self, Read, Write},
     os::unix::fs::OpenOptionsExt,
-    path::PathBuf,
 };
 
 use super::{
     Error, Outputs,
-    directory::{check_id, failed, open_existing},
+    directory::{check_id, directory_of, failed, open_existing},
 };
 
 pub(super) const SUFFIX: &str = "part";
@@ -18,8 +17,10 @@ const MAX_PART_BYTES: u64 = 64 << 20;
 
 impl Outputs {
     /// Keeps a value under the id of its output. Writes to disk.
-    pub fn keep_part(&self, id: &str, index: usize, mime: &str, bytes: &[u8]) -> Result<(), Error> {
-        let path = self.part(id, index)?;
+    pub fn keep_part(&self, owner: &str, id: &str, index: usize, mime: &str, bytes: &[u8]) -> Result<(), Error> {
+        let name = part_name(id, index)?;
+        let directory = self.directory();
+        let path = directory.begin(&directory_of(owner), &name)?;
         let mime: String = mime.chars().filter(|c| !c.is_control()).take(MAX_MIME_BYTES).collect();
         let write = || {
             let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
@@ -27,22 +28,23 @@ impl Outputs {
             file.write_all(b"\n")?;
             file.write_all(bytes)
         };
-        write().map_err(|error| {
-            // Half of it is worse than none.
-            let _gone = fs::remove_file(&path);
-            failed("write", &path)(error)
-        })?;
-        self.finished(bytes.len() as u64);
-        Ok(())
+        let written = directory
+            .grow(&name, (mime.len() + 1 + bytes.len()) as u64)
+            .and_then(|()| write().map_err(failed("write", &path)));
+        match &written {
+            Ok(()) => directory.finish(&name),
+            Err(_) => directory.discard(&name, &path),
+        }
+        written
     }
 
     /// A value's MIME type and bytes. Reads from disk.
     pub fn read_part(&self, id: &str, index: usize) -> Result<(String, Vec<u8>), Error> {
-        let path = self.part(id, index)?;
+        let name = part_name(id, index)?;
+        let absent = || self.directory().absent(&name, format!("{id}/{index}"));
+        let path = self.directory().find(&name).ok_or_else(absent)?;
         let file = match open_existing(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(Error::Unknown { id: format!("{id}/{index}") });
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(absent()),
             file => file.map_err(failed("open", &path))?,
         };
         let mut bytes = Vec::new();
@@ -54,9 +56,9 @@ impl Outputs {
         bytes.drain(..=end);
         Ok((mime, bytes))
     }
+}
 
-    fn part(&self, id: &str, index: usize) -> Result<PathBuf, Error> {
-        check_id(id)?;
-        Ok(self.path().join(format!("{id}.{index}.{SUFFIX}")))
-    }
+fn part_name(id: &str, index: usize) -> Result<String, Error> {
+    check_id(id)?;
+    Ok(format!("{id}.{index}.{SUFFIX}"))
 }

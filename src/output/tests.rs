@@ -11,6 +11,7 @@ use std::{
 use super::{Capture, Cursor, Error, Excerpt, Limits, Outputs, Read, Stream, Which};
 
 const URI: &str = "pylair://output/cell";
+const OWNER: &str = "me";
 
 struct Scratch(PathBuf);
 
@@ -28,9 +29,17 @@ impl Scratch {
         Outputs::open(&self.0, limits).unwrap()
     }
 
+    /// Where the files of the one owner are.
+    fn owned(&self) -> PathBuf {
+        self.0.join(OWNER)
+    }
+
     fn files(&self) -> Vec<String> {
-        let mut names: Vec<String> =
-            fs::read_dir(&self.0).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<String> = fs::read_dir(self.owned())
+            .into_iter()
+            .flatten()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort();
         names
     }
@@ -89,7 +98,7 @@ fn bytes_become_text_however_they_are_cut() {
         let scratch = Scratch::new();
         let outputs = scratch.outputs(Limits::default());
         for size in 1..=bytes.len().min(9) {
-            let capture = outputs.capture("cell").unwrap();
+            let capture = outputs.capture(OWNER, "cell").unwrap();
             for chunk in bytes.chunks(size) {
                 capture.push(Stream::Stdout, chunk);
             }
@@ -112,7 +121,7 @@ fn bytes_become_text_however_they_are_cut() {
 #[test]
 fn a_character_cut_on_one_stream_waits_while_the_other_prints() {
     let scratch = Scratch::new();
-    let capture = scratch.outputs(Limits::default()).capture("cell").unwrap();
+    let capture = scratch.outputs(Limits::default()).capture(OWNER, "cell").unwrap();
     capture.push(Stream::Stdout, b"\xc3");
     capture.push(Stream::Stderr, b"\xe2\x82");
     capture.push(Stream::Stdout, b"\xa9 out");
@@ -135,11 +144,11 @@ fn random_bytes_give_the_same_text_in_any_chunks() {
             bytes.extend_from_slice(alphabet[numbers.below(alphabet.len())].as_bytes());
         }
     }
-    let whole = outputs.capture("whole").unwrap();
+    let whole = outputs.capture(OWNER, "whole").unwrap();
     whole.push(Stream::Stdout, &bytes);
     whole.finish();
     let expect = text_of(&read_all(&whole), Which::Merged);
-    let chunks = outputs.capture("chunks").unwrap();
+    let chunks = outputs.capture(OWNER, "chunks").unwrap();
     let mut rest = bytes.as_slice();
     while !rest.is_empty() {
         let (chunk, after) = rest.split_at((numbers.below(50) + 1).min(rest.len()));
@@ -157,10 +166,10 @@ fn random_bytes_give_the_same_text_in_any_chunks() {
 fn short_output_makes_no_file_and_long_output_a_private_one() {
     let scratch = Scratch::new();
     let outputs = scratch.outputs(Limits::default());
-    let short = outputs.capture("short").unwrap();
+    let short = outputs.capture(OWNER, "short").unwrap();
     short.push(Stream::Stdout, "x".repeat(60_000).as_bytes());
     assert_eq!(short.finish().path, None);
-    let long = outputs.capture("long").unwrap();
+    let long = outputs.capture(OWNER, "long").unwrap();
     long.push(Stream::Stdout, "x".repeat(70_000).as_bytes());
     let path = long.finish().path.unwrap();
     assert_eq!(scratch.files(), ["long.out"]);
@@ -174,7 +183,7 @@ fn what_an_excerpt_leaves_out_can_be_read_afterwards() {
     let outputs = scratch.outputs(Limits::default());
     let text = "a line\n".repeat(1000);
     for finish_first in [true, false] {
-        let capture = outputs.capture("cell").unwrap();
+        let capture = outputs.capture(OWNER, "cell").unwrap();
         capture.push(Stream::Stdout, text.as_bytes());
         if finish_first {
             capture.finish();
@@ -194,7 +203,7 @@ fn what_an_excerpt_leaves_out_can_be_read_afterwards() {
 fn memory_is_bounded_and_the_end_survives_the_limit() {
     let scratch = Scratch::new();
     let outputs = scratch.outputs(Limits { max_output_bytes: 200_000, ..Limits::default() });
-    let capture = outputs.capture("cell").unwrap();
+    let capture = outputs.capture(OWNER, "cell").unwrap();
     let line = "é".repeat(49) + "\n";
     for number in 0..20_000 {
         capture.push(Stream::Stdout, line.as_bytes());
@@ -226,7 +235,7 @@ fn memory_is_bounded_and_the_end_survives_the_limit() {
 fn a_little_over_the_limit_is_over_the_limit() {
     let scratch = Scratch::new();
     let outputs = scratch.outputs(Limits { max_output_bytes: 100_000, ..Limits::default() });
-    let capture = outputs.capture("cell").unwrap();
+    let capture = outputs.capture(OWNER, "cell").unwrap();
     capture.push(Stream::Stdout, "line\n".repeat(30_000).as_bytes());
     // Memory still has all of it.
     assert_eq!(pages(&outputs, "cell", Which::Merged, 10_000).len(), 150_000);
@@ -239,7 +248,7 @@ fn a_little_over_the_limit_is_over_the_limit() {
 fn output_goes_on_where_no_file_can_be_made() {
     let scratch = Scratch::new();
     let outputs = scratch.outputs(Limits::default());
-    let capture = outputs.capture("cell").unwrap();
+    let capture = outputs.capture(OWNER, "cell").unwrap();
     fs::remove_dir_all(&scratch.0).unwrap();
     for number in 0..100_000 {
         capture.push(Stream::Stdout, format!("line {number}\n").as_bytes());
@@ -254,7 +263,7 @@ fn output_goes_on_where_no_file_can_be_made() {
 fn excerpt_of(parts: &[(Stream, &str)], max_chars: usize) -> Excerpt {
     let scratch = Scratch::new();
     let outputs = scratch.outputs(Limits::default());
-    let capture = outputs.capture("cell").unwrap();
+    let capture = outputs.capture(OWNER, "cell").unwrap();
     for (stream, text) in parts {
         capture.push(*stream, text.as_bytes());
     }
@@ -315,7 +324,7 @@ fn an_excerpt_is_never_longer_than_asked_and_counts_exactly() {
     let mut numbers = Numbers(3);
     let alphabet = ["a", "7", " ", "\n", "é", "日", "🦀"];
     for round in 0..8 {
-        let capture = outputs.capture("cell").unwrap();
+        let capture = outputs.capture(OWNER, "cell").unwrap();
         let size = [10, 5_000, 70_000, 400_000][round / 2];
         let mut printed = String::new();
         while printed.len() < size {
@@ -360,7 +369,7 @@ fn an_excerpt_is_never_longer_than_asked_and_counts_exactly() {
 fn a_huge_line_is_cut_like_anything_else() {
     let scratch = Scratch::new();
     let outputs = scratch.outputs(Limits::default());
-    let capture = outputs.capture("cell").unwrap();
+    let capture = outputs.capture(OWNER, "cell").unwrap();
     for _ in 0..100 {
         capture.push(Stream::Stdout, "x".repeat(100_000).as_bytes());
     }
@@ -376,7 +385,7 @@ fn repeated_lines_are_summed_up() {
     fn check(lines: usize, expect: &str) {
         let scratch = Scratch::new();
         let outputs = scratch.outputs(Limits::default());
-        let capture = outputs.capture("cell").unwrap();
+        let capture = outputs.capture(OWNER, "cell").unwrap();
         for number in 0..lines {
             capture.push(Stream::Stdout, format!("step {number} loss {}.5\n", number * 7).as_bytes());
             if number % 10 == 0 {
@@ -396,7 +405,7 @@ fn repeated_lines_are_summed_up() {
 fn readers_get_exactly_what_was_pushed_while_it_is_pushed() {
     let scratch = Scratch::new();
     let outputs = scratch.outputs(Limits::default());
-    let capture = outputs.capture("cell").unwrap();
+    let capture = outputs.capture(OWNER, "cell").unwrap();
     let mut numbers = Numbers(11);
     let chunks: Vec<(Stream, String)> = (0..20_000)
         .map(|number| {
@@ -447,7 +456,7 @@ fn readers_get_exactly_what_was_pushed_while_it_is_pushed() {
 fn a_reader_that_falls_behind_the_limit_is_told() {
     let scratch = Scratch::new();
     let outputs = scratch.outputs(Limits { max_output_bytes: 100_000, ..Limits::default() });
-    let capture = outputs.capture("cell").unwrap();
+    let capture = outputs.capture(OWNER, "cell").unwrap();
     for _ in 0..1000 {
         capture.push(Stream::Stderr, &[b'x'; 1000]);
     }
@@ -472,7 +481,7 @@ fn a_reader_that_falls_behind_the_limit_is_told() {
 fn ten_megabytes_are_read_in_pages_also_after_a_restart() {
     let scratch = Scratch::new();
     let outputs = scratch.outputs(Limits::default());
-    let capture = outputs.capture("cell").unwrap();
+    let capture = outputs.capture(OWNER, "cell").unwrap();
     let mut chunks = Vec::new();
     for number in 0..100_000 {
         let stream = if number % 7 == 0 { Stream::Stderr } else { Stream::Stdout };
@@ -513,13 +522,13 @@ fn ten_megabytes_are_read_in_pages_also_after_a_restart() {
 fn the_file_of_a_killed_daemon_is_readable() {
     let scratch = Scratch::new();
     let outputs = scratch.outputs(Limits::default());
-    let capture = outputs.capture("cell").unwrap();
+    let capture = outputs.capture(OWNER, "cell").unwrap();
     capture.push(Stream::Stdout, "é\n".repeat(50_000).as_bytes());
     capture.push(Stream::Stderr, "é\n".repeat(50_000).as_bytes());
     // As a kill leaves it: no totals, and the last block may have been cut anywhere.
-    let path = scratch.0.join("cell.out");
+    let path = scratch.owned().join("cell.out");
     let bytes = fs::read(&path).unwrap();
-    fs::write(scratch.0.join("killed.out"), &bytes[..bytes.len() - 2]).unwrap();
+    fs::write(scratch.owned().join("killed.out"), &bytes[..bytes.len() - 2]).unwrap();
     let info = outputs.info("killed").unwrap();
     assert!(!info.finished);
     let text = pages(&outputs, "killed", Which::Merged, 50_000);
@@ -532,7 +541,7 @@ fn ids_stay_inside_the_directory() {
     fn check(id: &str) {
         let scratch = Scratch::new();
         let outputs = scratch.outputs(Limits::default());
-        assert!(matches!(outputs.capture(id), Err(Error::BadId { .. })), "{id:?}");
+        assert!(matches!(outputs.capture(OWNER, id), Err(Error::BadId { .. })), "{id:?}");
         assert!(matches!(outputs.read(id, Which::Merged, 0, 100), Err(Error::BadId { .. })), "{id:?}");
     }
     check("");
@@ -551,25 +560,26 @@ fn ids_stay_inside_the_directory() {
 fn strange_files_are_refused() {
     let scratch = Scratch::new();
     let outputs = scratch.outputs(Limits::default());
+    fs::create_dir(scratch.owned()).unwrap();
     let read = |id| outputs.read(id, Which::Merged, 0, 100);
     assert!(matches!(read("missing"), Err(Error::Unknown { .. })));
-    fs::write(scratch.0.join("short.out"), "x").unwrap();
+    fs::write(scratch.owned().join("short.out"), "x").unwrap();
     assert!(matches!(read("short"), Err(Error::BadFile { .. })));
-    fs::write(scratch.0.join("other.out"), "x".repeat(5000)).unwrap();
+    fs::write(scratch.owned().join("other.out"), "x".repeat(5000)).unwrap();
     assert!(matches!(read("other"), Err(Error::BadFile { .. })));
-    symlink("/etc/passwd", scratch.0.join("link.out")).unwrap();
+    symlink("/etc/passwd", scratch.owned().join("link.out")).unwrap();
     assert!(matches!(read("link"), Err(Error::Io { .. })));
     // A capture replaces what is there instead of writing through it.
-    let capture = outputs.capture("link").unwrap();
+    let capture = outputs.capture(OWNER, "link").unwrap();
     capture.push(Stream::Stdout, "x".repeat(100_000).as_bytes());
     assert!(!capture.finish().path.unwrap().is_symlink());
-    assert!(matches!(outputs.capture("link"), Err(Error::Taken { .. })));
+    assert!(matches!(outputs.capture(OWNER, "link"), Err(Error::Taken { .. })));
 }
 
 #[test]
 fn the_oldest_files_make_room() {
     fn make(outputs: &Outputs, scratch: &Path, id: &str, age_s: u64) {
-        let capture = outputs.capture(id).unwrap();
+        let capture = outputs.capture(OWNER, id).unwrap();
         capture.push(Stream::Stdout, "x".repeat(100_000).as_bytes());
         capture.finish();
         let file = fs::File::options().write(true).open(scratch.join(id).with_extension("out")).unwrap();
@@ -579,10 +589,10 @@ fn the_oldest_files_make_room() {
         let scratch = Scratch::new();
         let outputs = scratch.outputs(Limits::default());
         for (id, age_s) in [("d", 10), ("b", 200), ("c", 100), ("a", 5000)] {
-            make(&outputs, &scratch.0, id, age_s);
+            make(&outputs, &scratch.owned(), id, age_s);
         }
-        fs::write(scratch.0.join("notes.txt"), "not ours").unwrap();
-        let removed = scratch.outputs(limits).sweep().unwrap();
+        fs::write(scratch.owned().join("notes.txt"), "not ours").unwrap();
+        let removed = scratch.outputs(limits).sweep();
         assert_eq!(removed, 4 - expect.len());
         let mut names: Vec<String> = expect.iter().map(|id| format!("{id}.out")).collect();
         names.push("notes.txt".to_owned());
@@ -596,14 +606,58 @@ fn the_oldest_files_make_room() {
 }
 
 #[test]
+fn one_owner_makes_room_for_itself_and_is_told() {
+    let scratch = Scratch::new();
+    let outputs = scratch.outputs(Limits { max_total_bytes: 1_000_000, ..Limits::default() });
+    let write = |owner: &str, id: &str| {
+        let capture = outputs.capture(owner, id).unwrap();
+        capture.push(Stream::Stdout, "x".repeat(150_000).as_bytes());
+        assert_eq!(capture.finish().spool_error, None);
+        capture
+    };
+    // Held as jobs that have ended hold theirs.
+    let mut held = vec![write("quiet", "q")];
+    held.extend((0..20).map(|number| write("busy", &format!("b{number}"))));
+    let on_disk: u64 = ["quiet", "busy"]
+        .iter()
+        .flat_map(|owner| fs::read_dir(scratch.0.join(owner)).unwrap())
+        .map(|entry| entry.unwrap().metadata().unwrap().len())
+        .sum();
+    assert!(on_disk <= 1_000_000, "{on_disk}");
+    assert_eq!(pages(&outputs, "q", Which::Merged, 50_000).len(), 150_000);
+    let error = outputs.read("b0", Which::Merged, 0, 100).unwrap_err();
+    assert!(matches!(&error, Error::Removed { why, .. } if why.contains("made room")), "{error}");
+    assert_eq!(pages(&outputs, "b19", Which::Merged, 50_000).len(), 150_000);
+    // Another daemon counts the same.
+    drop(held);
+    let counted = scratch.outputs(Limits::default());
+    assert_eq!(counted.usage("busy")[1].yours, outputs.usage("busy")[1].yours);
+}
+
+#[test]
+fn outputs_that_are_being_written_stay_within_the_bound() {
+    let scratch = Scratch::new();
+    let outputs = scratch.outputs(Limits { max_total_bytes: 1_000_000, ..Limits::default() });
+    let open: Vec<_> = (0..8).map(|number| outputs.capture("busy", &format!("b{number}")).unwrap()).collect();
+    open.iter().for_each(|capture| capture.push(Stream::Stdout, "x".repeat(400_000).as_bytes()));
+    let quiet = outputs.capture("quiet", "q").unwrap();
+    quiet.push(Stream::Stdout, "x".repeat(200_000).as_bytes());
+    assert_eq!(quiet.finish().spool_error, None);
+    let told = open.iter().filter_map(|capture| capture.finish().spool_error).collect::<Vec<_>>();
+    assert!(!told.is_empty() && told.iter().all(|error| error.contains("no room")), "{told:?}");
+    let sizes = ["quiet", "busy"].map(|owner| outputs.usage(owner)[0].yours);
+    assert_eq!(sizes, [0, 0], "less than a MB in all");
+}
+
+#[test]
 fn a_live_capture_keeps_its_file_and_survives_losing_it() {
     let scratch = Scratch::new();
     let outputs = scratch.outputs(Limits { max_files: 0, ..Limits::default() });
-    let capture = outputs.capture("cell").unwrap();
+    let capture = outputs.capture(OWNER, "cell").unwrap();
     capture.push(Stream::Stdout, "line\n".repeat(100_000).as_bytes());
-    assert_eq!(outputs.sweep().unwrap(), 0);
+    assert_eq!(outputs.sweep(), 0);
     capture.finish();
-    fs::remove_file(scratch.0.join("cell.out")).unwrap();
+    fs::remove_file(scratch.owned().join("cell.out")).unwrap();
     let text = capture.snapshot(300, Some(URI)).merged.text;
     assert!(text.contains("no longer on disk …]\n") && text.ends_with("line\nline\n"), "{text}");
 }

@@ -42,8 +42,8 @@ pub(crate) async fn keep_display(
         };
         let bytes = blob.slice(offset..end);
         offset = end;
-        let (outputs, id, mime) = (outputs.clone(), job.id.clone(), part.mime.clone());
-        let kept = tokio::task::spawn_blocking(move || outputs.keep_part(&id, index, &mime, &bytes)).await;
+        let (outputs, owner, id, mime) = (outputs.clone(), job.owner.clone(), job.id.clone(), part.mime.clone());
+        let kept = tokio::task::spawn_blocking(move || outputs.keep_part(&owner, &id, index, &mime, &bytes)).await;
         if !matches!(kept, Ok(Ok(()))) {
             notes.push(format!("a display ({}) could not be kept on disk", part.mime));
             continue;
@@ -109,8 +109,9 @@ impl Execution {
 /// Keeps a result that is too long to be shown whole where the rest of it can be read.
 async fn keep_result(outputs: &Arc<Outputs>, job: &Job, whole: &str) {
     let index = job.shown().len() + 1;
-    let (outputs, id, text) = (outputs.clone(), job.id.clone(), whole.to_owned());
-    let kept = tokio::task::spawn_blocking(move || outputs.keep_part(&id, index, "text/plain", text.as_bytes())).await;
+    let (outputs, owner, id, text) = (outputs.clone(), job.owner.clone(), job.id.clone(), whole.to_owned());
+    let keep = move || outputs.keep_part(&owner, &id, index, "text/plain", text.as_bytes());
+    let kept = tokio::task::spawn_blocking(keep).await;
     if matches!(kept, Ok(Ok(()))) {
         let (mime, title) = ("text/plain".to_owned(), Some("the whole result".to_owned()));
         job.show(Shown { index, mime, bytes: whole.len(), inline: false, title });

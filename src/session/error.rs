@@ -18,6 +18,8 @@ pub enum Error {
     Closed { target: String, reason: String },
     #[error("there is no job `{job}`")]
     UnknownJob { job: String },
+    #[error("the answer of job `{job}` is not kept any more: {why}")]
+    RemovedJob { job: String, why: String },
     #[error("the session `{session}` is running cell {cell} for {} s", running.as_secs())]
     Busy { session: String, cell: u64, job: String, running: Duration },
     #[error("the session `{session}` is being opened for {} s", since.as_secs())]
@@ -96,6 +98,7 @@ impl Error {
             Self::Unknown { .. } => "unknown_session",
             Self::Closed { .. } => "closed_session",
             Self::UnknownJob { .. } => "unknown_job",
+            Self::RemovedJob { .. } => "removed_job",
             Self::Busy { .. } | Self::Starting { .. } => "busy",
             Self::NameTaken(_) => "name_taken",
             Self::Sandbox(
@@ -122,6 +125,7 @@ impl Error {
             Self::Packages(error) => error.kind(),
             Self::NotEnforced { .. } | Self::Link(link::Error::Nursery(_)) => "sandbox_unavailable",
             Self::Link(_) => "worker_failed",
+            Self::Output(crate::output::Error::Removed { .. }) => "removed_output",
             Self::Output(_) => "output_unavailable",
             Self::Gone => "session_gone",
             Self::DiedAsked => "worker_died",
@@ -143,6 +147,10 @@ impl Error {
             Self::Closed { .. } => "its variables are gone; call open_session, or leave out `target`".to_owned(),
             Self::UnknownJob { .. } => {
                 "job ids are in the answers of execute; only recent jobs are remembered".to_owned()
+            }
+            Self::RemovedJob { job, .. } => {
+                let session = job.split_once('-').map_or(job.as_str(), |(session, _)| session);
+                format!("get_history(target=\"{session}\") shows what it ran, printed and returned")
             }
             Self::Busy { job, .. } => {
                 format!("wait with get_job(job=\"{job}\"), stop it with interrupt, or use another session")

@@ -1,7 +1,8 @@
 //! A cell while it runs and after: the job a caller waits for, and the execution that came of it.
 
 use std::{
-    sync::{Arc, Mutex, OnceLock},
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
     time::{Duration, Instant},
 };
 
@@ -9,6 +10,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::{
+    budget::{Shares, Use},
     output::Capture,
     probe::{
         link::Refusal,
@@ -207,24 +209,115 @@ impl Job {
 /// Jobs by id; the newest finished ones are kept so that a late `get_job` still gets its answer.
 #[derive(Debug, Default)]
 pub struct Jobs {
-    jobs: Mutex<std::collections::VecDeque<Arc<Job>>>,
+    kept: Mutex<KeptJobs>,
+}
+
+#[derive(Debug, Default)]
+struct KeptJobs {
+    /// Oldest first.
+    jobs: VecDeque<Arc<Job>>,
+    removed: HashMap<Arc<str>, Removed>,
+}
+
+/// The jobs of one owner that made room for newer ones.
+#[derive(Debug, Default)]
+struct Removed {
+    count: u64,
+    /// The newest of them, oldest first.
+    ids: VecDeque<String>,
 }
 
 impl Jobs {
-    /// Each may hold 64 KiB of output in memory.
-    const KEPT: usize = 256;
+    /// Finished jobs that are kept, of all owners together. Each may hold 64 KiB of output in memory.
+    pub const KEPT: usize = 256;
+    /// How many ids of removed jobs are remembered for each owner.
+    const REMEMBERED: usize = 1000;
 
     pub(crate) fn add(&self, job: Arc<Job>) {
-        let mut jobs = self.jobs.lock().expect("no panic while locked");
-        jobs.push_back(job);
-        if jobs.len() > Self::KEPT {
-            let finished = jobs.iter().position(|job| job.execution().is_some());
-            finished.and_then(|position| jobs.remove(position));
+        let mut kept = self.lock();
+        kept.jobs.push_back(job);
+        if kept.jobs.len() > Self::KEPT {
+            kept.make_room();
         }
     }
 
     pub fn get(&self, owner: &str, id: &str) -> Option<Arc<Job>> {
-        let jobs = self.jobs.lock().expect("no panic while locked");
-        jobs.iter().rev().find(|job| job.id == id && *job.owner == *owner).cloned()
+        self.lock().jobs.iter().rev().find(|job| job.id == id && *job.owner == *owner).cloned()
+    }
+
+    /// Whether a job of this owner's was there and made room for newer ones.
+    pub fn was_removed(&self, owner: &str, id: &str) -> bool {
+        self.lock().removed.get(owner).is_some_and(|removed| removed.ids.iter().any(|known| known == id))
+    }
+
+    pub fn usage(&self, owner: &str) -> Use {
+        let kept = self.lock();
+        let finished = || kept.jobs.iter().filter(|job| job.execution().is_some());
+        Use {
+            what: "ended jobs".to_owned(),
+            yours: finished().filter(|job| *job.owner == *owner).count() as u64,
+            all: Some(finished().count() as u64),
+            bound: Self::KEPT as u64,
+            removed: kept.removed.get(owner).map_or(0, |removed| removed.count),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, KeptJobs> {
+        self.kept.lock().expect("no panic while locked")
+    }
+}
+
+impl KeptJobs {
+    /// Removes the oldest finished job of whoever has most of them, as long as there are too many.
+    fn make_room(&mut self) {
+        let mut finished = Shares::default();
+        for job in self.jobs.iter().filter(|job| job.execution().is_some()) {
+            finished.add(&job.owner, 1);
+        }
+        while finished.total() > Jobs::KEPT as u64 {
+            let Some(owner) = finished.largest(|_| true) else { return };
+            let oldest = self.jobs.iter().position(|job| job.owner == owner && job.execution().is_some());
+            let Some(oldest) = oldest.and_then(|oldest| self.jobs.remove(oldest)) else { return };
+            finished.remove(&owner, 1);
+            let removed = self.removed.entry(owner).or_default();
+            removed.count += 1;
+            removed.ids.push_back(oldest.id.clone());
+            if removed.ids.len() > Jobs::REMEMBERED {
+                removed.ids.pop_front();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::{Limits, Outputs};
+
+    #[test]
+    fn one_owners_jobs_make_room_among_themselves() {
+        let path = std::env::temp_dir().join(format!("pylair-jobs-{}", std::process::id()));
+        let outputs = Outputs::open(&path, Limits::default()).unwrap();
+        let jobs = Jobs::default();
+        let add = |owner: &str, id: String, ends: bool| {
+            let capture = outputs.capture(owner, &id).unwrap();
+            let job = Arc::new(Job::new(id, owner.into(), "main".into(), 1, capture, None));
+            jobs.add(job.clone());
+            if ends {
+                job.finish(Execution::cut_short(Outcome::Ok, Duration::ZERO, Vec::new()));
+            }
+        };
+        (0..100).for_each(|number| add("quiet", format!("q-{number}"), true));
+        add("busy", "running".to_owned(), false);
+        (0..1000).for_each(|number| add("busy", format!("b-{number}"), true));
+        assert!((0..100).all(|number| jobs.get("quiet", &format!("q-{number}")).is_some()));
+        assert!(jobs.get("busy", "running").is_some() && jobs.get("busy", "b-999").is_some());
+        assert!(jobs.get("busy", "b-0").is_none() && jobs.was_removed("busy", "b-0"));
+        assert!(!jobs.was_removed("quiet", "b-0") && !jobs.was_removed("busy", "b-1000"));
+        let (quiet, busy) = (jobs.usage("quiet"), jobs.usage("busy"));
+        assert_eq!((quiet.yours, quiet.removed, busy.yours + quiet.yours), (100, 0, busy.all.unwrap()));
+        // The newest has ended after it was added.
+        assert_eq!((busy.all, busy.removed), (Some(257), 843));
+        _ = std::fs::remove_dir_all(path);
     }
 }

@@ -12,7 +12,6 @@ use super::{
 };
 use crate::{
     caller::{Caller, Scope},
-    journal::EventKind,
     keeper::confine,
     probe::wire::Op,
     regular,
@@ -193,7 +192,9 @@ impl Sessions {
 
     async fn revive_now(&self, caller: &Caller, mut definition: Definition) -> Result<Session, Error> {
         let variables = self.parts.store.variables(&definition.handle);
-        definition.cell = definition.cell.max(self.newest_cell(&definition).await);
+        // The journal knows of a session whose daemon could not write it down.
+        let newest = self.parts.journal.newest_cell(&definition.owner, &definition.handle).await;
+        definition.cell = definition.cell.max(newest);
         let options = OpenOptions {
             name: Some(definition.name.clone()),
             python: definition.python.clone(),
@@ -236,22 +237,6 @@ impl Sessions {
         })
         .await;
         Ok(session)
-    }
-
-    /// What the journal knows of a session whose daemon could not write it down.
-    async fn newest_cell(&self, definition: &Definition) -> u64 {
-        const LOOKED_AT: usize = 200;
-        let events = self
-            .parts
-            .journal
-            .history(&definition.owner, &definition.handle, None, LOOKED_AT)
-            .await
-            .unwrap_or_default();
-        let cells = events.iter().filter_map(|event| match event.kind {
-            EventKind::CellStarted { cell, .. } => Some(cell),
-            _ => None,
-        });
-        cells.max().unwrap_or(0)
     }
 
     fn forget_stopped(&self, handle: &str) {

@@ -15,6 +15,7 @@ use super::{
     keeping, literal, saved, task, watching,
 };
 use crate::{
+    budget::Shares,
     caller::{self, Caller, DefaultSession, Door, Scope, own_owner},
     files::{OwnDirectory, Workspace},
     journal::EventKind,
@@ -544,14 +545,11 @@ impl Sessions {
 
     pub(super) fn forget_lost(&self) {
         let mut registry = self.registry.lock().expect("no panic while locked");
-        let Registry { open, closed, .. } = &mut *registry;
-        open.retain(|_, session| {
-            if session.is_lost() {
-                let reason = "it failed inside pylair, see the daemon's log".to_owned();
-                closed.push_back(ClosedSession { info: session.info.clone(), reason });
-            }
-            !session.is_lost()
-        });
+        let lost: Vec<_> = registry.open.extract_if(|_, session| session.is_lost()).collect();
+        for (_, session) in lost {
+            let reason = "it failed inside pylair, see the daemon's log".to_owned();
+            registry.remember_closed(ClosedSession { info: session.info.clone(), reason });
+        }
     }
 
     /// Returns whether it was open; one that was still starting is nothing that could be put away.
@@ -564,10 +562,7 @@ impl Sessions {
             let mut registry = self.registry.lock().expect("no panic while locked");
             let was_open = registry.open.remove(&session.info.handle).is_some();
             if was_open {
-                registry.closed.push_back(ClosedSession { info: session.info.clone(), reason: reason.to_owned() });
-                if registry.closed.len() > REMEMBERED {
-                    registry.closed.pop_front();
-                }
+                registry.remember_closed(ClosedSession { info: session.info.clone(), reason: reason.to_owned() });
             }
             (was_open, registry.starting.contains_key(&session.info.handle))
         };
@@ -673,6 +668,19 @@ impl Registry {
         let starting = self.reserved.len() + 1;
         open_files::check(starting * open_files::FOR_SESSION + without_copy * open_files::FOR_COPY)?;
         Ok(())
+    }
+
+    /// Of those who have most closed sessions the oldest is forgotten first.
+    fn remember_closed(&mut self, session: ClosedSession) {
+        self.closed.push_back(session);
+        if self.closed.len() <= REMEMBERED {
+            return;
+        }
+        let mut shares = Shares::default();
+        self.closed.iter().for_each(|closed| shares.add(&closed.info.owner, 1));
+        let largest = shares.largest(|_| true);
+        let oldest = self.closed.iter().position(|closed| Some(&closed.info.owner) == largest.as_ref());
+        oldest.and_then(|oldest| self.closed.remove(oldest));
     }
 
     /// One of the caller's that is starting, by name or handle.

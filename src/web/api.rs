@@ -80,6 +80,7 @@ impl From<session::Error> for ApiError {
     fn from(error: session::Error) -> Self {
         let status = match error.kind() {
             "unknown_session" | "unknown_job" | "closed_session" | "no_session" => StatusCode::NOT_FOUND,
+            "removed_job" | "removed_output" => StatusCode::GONE,
             "busy" | "name_taken" | "ambiguous_session" => StatusCode::CONFLICT,
             "not_allowed" => StatusCode::FORBIDDEN,
             _ if matches!(error, session::Error::Output(crate::output::Error::Unknown { .. })) => StatusCode::NOT_FOUND,
@@ -146,6 +147,7 @@ impl From<history::Error> for ApiError {
         match error {
             history::Error::Session(error) => error.into(),
             history::Error::Journal(_) => Self(StatusCode::INTERNAL_SERVER_ERROR, failure(&error)),
+            history::Error::Removed { .. } => Self(StatusCode::NOT_FOUND, failure(&error)),
             history::Error::BadArgument(_) => Self(StatusCode::BAD_REQUEST, failure(&error)),
         }
     }
@@ -394,8 +396,7 @@ async fn interrupt(
     let target = match (&body.target, &body.job) {
         (Some(target), _) => daemon.target(&caller, Some(target), Purpose::AsItIs).await?,
         (None, Some(job)) => {
-            let known = daemon.sessions.parts.jobs.get(&caller.owner, job);
-            let known = known.ok_or_else(|| session::Error::UnknownJob { job: job.clone() })?;
+            let known = daemon.job(&caller, job).await?;
             daemon.target_of_job(&caller, &known)?
         }
         (None, None) => return Err(ApiError::bad("neither target nor job was given", "name a session or a job")),

@@ -2,9 +2,12 @@
 
 use std::{fs, time::Duration};
 
-use pylair::{caller::Caller, session::OpenOptions};
+use pylair::{
+    caller::Caller,
+    session::{Jobs, OpenOptions, Outcome},
+};
 
-use crate::support::{Core, PATIENCE, TestSession, on_newest_python};
+use crate::support::{Core, PATIENCE, TestSession, on_newest_python, with_settings};
 
 /// The same caller, as somebody else.
 fn somebody(core: &Core, owner: &str) -> Caller {
@@ -63,5 +66,48 @@ fn many_who_want_a_stopped_session_at_once_get_the_same() {
         assert_eq!(pids.len(), 1, "{pids:?}");
         let listed = core.daemon.sessions.statuses(&caller);
         assert_eq!(listed.iter().filter(|status| status.name == "wanted").count(), 1, "{listed:?}");
+    });
+}
+
+/// Runs cells that print nothing, and returns their jobs.
+async fn flood(session: &TestSession, cells: usize) -> Vec<String> {
+    let mut jobs = Vec::new();
+    for number in 0..cells {
+        let report = session.run(&format!("x = {number}")).await;
+        assert_eq!(report.outcome, Outcome::Ok, "{report:#?}");
+        jobs.push(report.job);
+    }
+    jobs
+}
+
+#[test]
+fn jobs_of_one_owner_make_no_room_among_those_of_another() {
+    with_settings(&[("PYLAIR_CHECKPOINTS", "off")], async |core| {
+        let (quiet, busy) = (somebody(core, "quiet"), somebody(core, "busy"));
+        let open = async |caller: &Caller| {
+            core.open_session_as(caller, OpenOptions::default()).await.expect("the session opens")
+        };
+        let (quiet_session, busy_session) = (open(&quiet).await, open(&busy).await);
+        let kept = flood(&quiet_session, 3).await;
+        let flooded = flood(&busy_session, Jobs::KEPT + 10).await;
+        for job in &kept {
+            let job = core.daemon.job(&quiet, job).await.expect("the answer is still there");
+            assert_eq!(job.execution().expect("it has ended").outcome, Outcome::Ok);
+        }
+        let error = core.daemon.job(&busy, &flooded[0]).await.expect_err("it made room");
+        assert_eq!(error.kind(), "removed_job");
+        assert!(error.message().contains("256 ended jobs"), "{}", error.message());
+        assert!(error.hint().contains("get_history"), "{}", error.hint());
+        core.daemon.job(&busy, flooded.last().expect("there are some")).await.expect("the newest is there");
+        // Nobody learns of what others had.
+        let error = core.daemon.job(&quiet, &flooded[0]).await.expect_err("it is not theirs");
+        assert_eq!(error.kind(), "unknown_job");
+        let never = format!("{}-9999", busy_session.session.info.handle);
+        assert_eq!(core.daemon.job(&busy, &never).await.expect_err("it never was").kind(), "unknown_job");
+        let used = core.daemon.status_for(&busy).budgets;
+        let jobs = used.iter().find(|used| used.what == "ended jobs").expect("jobs are counted");
+        assert_eq!((jobs.all, jobs.bound), (None, 256), "{jobs:?}");
+        assert!(jobs.removed >= 10 && jobs.yours <= 256, "{jobs:?}");
+        assert!(core.daemon.status().budgets.iter().all(|used| used.all.is_some()));
     });
 }

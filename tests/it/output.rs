@@ -63,7 +63,7 @@ fn output_over_the_cap_loses_its_middle_and_says_so() {
         assert!(cut.contains("; its first 1,0") && cut.contains(&output_uri(&report.job)), "{cut}");
         let (kept, _) = read_pages(core, &report.job, 256 << 10);
         assert!(kept.starts_with(&format!("{:099}\n{:099}\n", 0, 1)), "the beginning is kept");
-        let file = core.daemon.places.outputs().join(format!("{}.out", report.job));
+        let file = core.daemon.places.outputs().join(&*core.caller.owner).join(format!("{}.out", report.job));
         let size = std::fs::metadata(file).expect("it is kept").len();
         assert!(size <= (1 << 20) + 4096, "the file has {size} bytes");
     });

@@ -288,7 +288,7 @@ impl Daemon {
         let group = group.ok_or_else(|| Error::NoRun("pytest ended before it had begun".to_owned()))?;
         let number = self.testing.last.fetch_add(1, Ordering::Relaxed) + 1;
         let id = format!("{}-{number}", session::new_handle());
-        let capture = parts.outputs.capture(&id).map_err(crate::app::Error::Output)?;
+        let capture = parts.outputs.capture(&caller.owner, &id).map_err(crate::app::Error::Output)?;
         let job = Arc::new(Job::new(id, caller.owner.clone(), "tests".into(), number, capture, None));
         parts.jobs.add(job.clone());
         let run = Arc::new(TestRun::new(job, run, python, Place::Group(group), &wish.args));

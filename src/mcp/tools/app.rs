@@ -172,8 +172,8 @@ pub async fn screenshot(call: Call<'_>) -> Result<CallToolResult, ToolError> {
 /// Where a picture that no model takes can be read.
 async fn keep(call: &Call<'_>, mime: String, picture: Vec<u8>) -> Result<String, ToolError> {
     let (outputs, id) = (call.daemon.sessions.parts.outputs.clone(), format!("{}-picture", core::new_handle()));
-    let name = id.clone();
-    let kept = tokio::task::spawn_blocking(move || outputs.keep_part(&name, 1, &mime, &picture)).await;
+    let (name, owner) = (id.clone(), call.caller.owner.clone());
+    let kept = tokio::task::spawn_blocking(move || outputs.keep_part(&owner, &name, 1, &mime, &picture)).await;
     match kept {
         Ok(Ok(())) => Ok(format!("pylair://display/{id}/1")),
         Ok(Err(error)) => Err(targets::Error::App(error.into()).into()),

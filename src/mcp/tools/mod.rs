@@ -195,6 +195,9 @@ impl From<crate::history::Error> for ToolError {
             crate::history::Error::Journal(_) => {
                 Self { kind: "history_unavailable", message: error.message(), hint: error.hint() }
             }
+            crate::history::Error::Removed { .. } => {
+                Self { kind: "unknown_session", message: error.message(), hint: error.hint() }
+            }
             crate::history::Error::BadArgument(_) => {
                 Self { kind: "bad_argument", message: error.message(), hint: error.hint() }
             }

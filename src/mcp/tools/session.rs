@@ -235,9 +235,10 @@ pub async fn get_job(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: GetJobArgs = parse(&call)?;
     let wait = duration("wait_s", args.wait_s)?.unwrap_or(call.daemon.config.wait);
     let max_chars = args.max_chars.unwrap_or(call.daemon.config.max_chars).clamp(200, MAX_CHARS);
-    let job = call.daemon.sessions.parts.jobs.get(&call.caller.owner, &args.job);
-    let job = job.filter(|job| call.caller.may(Scope::Run) || call.daemon.test_run(job).is_some());
-    let job = job.ok_or(core::Error::UnknownJob { job: args.job })?;
+    let job = call.daemon.job(&call.caller, &args.job).await?;
+    if !call.caller.may(Scope::Run) && call.daemon.test_run(&job).is_none() {
+        return Err(core::Error::UnknownJob { job: args.job }.into());
+    }
     let form = args.output.unwrap_or_default();
     if let Some(execution) = job.execution() {
         return Ok(tell(call.daemon, &job, Some(&execution), call.take_notes(), (max_chars, form)).await);

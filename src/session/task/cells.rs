@@ -18,7 +18,7 @@ use crate::{
     },
     sandbox::share::PATIENCE,
     session::{
-        Work, ended,
+        Info, Work, ended,
         job::{Execution, Job, Late, OnTimeout, Outcome, Variables},
         notes::stop_notes,
     },
@@ -73,7 +73,7 @@ impl Task {
         let history = work.as_code();
         let (op, code) = work.into_request(cell);
         let id = format!("{}-{cell}", self.info.handle);
-        let capture = self.parts.outputs.capture(&id)?;
+        let capture = self.parts.outputs.capture(&self.info.owner, &id)?;
         let job =
             Arc::new(Job::new(id, self.info.owner.clone(), self.info.name.clone(), cell, capture, self.late.take()));
         let link = self.link.as_mut().expect("opened above");
@@ -133,7 +133,7 @@ impl Task {
         let bytes = link.chunk(count);
         match &self.running {
             Some(running) => running.job.capture.push(stream, bytes),
-            None => push_late(&mut self.late, &self.parts.outputs, &self.info.handle, self.cell, stream, bytes),
+            None => push_late(&mut self.late, &self.parts.outputs, &self.info, self.cell, stream, bytes),
         }
         self.journal_output();
     }
@@ -176,7 +176,7 @@ impl Task {
         let Some(link) = &mut self.link else { return };
         link.drain(|stream, bytes| match &self.running {
             Some(running) => running.job.capture.push(stream, bytes),
-            None => push_late(&mut self.late, &self.parts.outputs, &self.info.handle, self.cell, stream, bytes),
+            None => push_late(&mut self.late, &self.parts.outputs, &self.info, self.cell, stream, bytes),
         });
         self.journal_output();
     }
@@ -245,9 +245,9 @@ impl Task {
 }
 
 /// Output that belongs to no cell, kept for the next result.
-fn push_late(late: &mut Option<Late>, outputs: &Outputs, handle: &str, cell: u64, stream: Stream, bytes: &[u8]) {
+fn push_late(late: &mut Option<Late>, outputs: &Outputs, info: &Info, cell: u64, stream: Stream, bytes: &[u8]) {
     if late.is_none() {
-        match outputs.capture(&format!("{handle}-{cell}-late")) {
+        match outputs.capture(&info.owner, &format!("{}-{cell}-late", info.handle)) {
             Ok(capture) => *late = Some(Late { after_cell: cell, capture }),
             Err(error) => tracing::warn!(%error, "late output could not be kept"),
         }
