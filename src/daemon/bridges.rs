@@ -95,7 +95,7 @@ async fn serve(daemon: Arc<Daemon>, connection: OwnedFd) {
     if let Err(full) = open_files::check(0) {
         return refuse(&format!("the daemon cannot serve another client: {full}"), CLOSE_SESSIONS);
     }
-    let (hello, [input, output, slate]) = match take_hello(datagram) {
+    let (mut hello, [input, output, slate]) = match take_hello(datagram) {
         Ok(taken) => taken,
         Err(error) => {
             return refuse(&format!("the daemon did not understand this bridge: {error}"), "run `pylair stop`");
@@ -112,26 +112,10 @@ async fn serve(daemon: Arc<Daemon>, connection: OwnedFd) {
         Ok(selection) => selection,
         Err(error) => return refuse(&error, "see `pylair mcp --help`"),
     };
-    let ancestry = caller::ancestry(peer.pid.as_raw_pid());
-    // One default session per client process tree: the process that started the bridge stands for it.
-    let default_session =
-        ancestry.get(1).map_or(DefaultSession::Main, |parent| DefaultSession::ProcessTree(parent.process));
-    let client = ancestry.get(1).map_or_else(|| "client".to_owned(), |parent| caller::client_name(&parent.name));
-    let caller = Caller {
-        owner: daemon.owner().clone(),
-        client,
-        door: Door::Bridge,
-        scopes: vec![if hello.flags.readonly { Scope::Read } else { Scope::Admin }],
-        cwd: hello.cwd,
-        env: Arc::new(hello.env),
-        default_session,
-        credential: None,
-        floor: daemon.config.sandbox.floor(),
-    };
-    daemon.remember_client(ancestry, &caller);
     let stop = CancellationToken::new();
     let gone = Arc::new(AtomicBool::new(false));
-    let resumed = hello.resumed;
+    let resumed = hello.resumed.take();
+    let caller = caller_behind(&daemon, peer.pid, hello);
     let origin = Origin {
         slate: Some(slate),
         resumed: resumed.is_some(),
@@ -177,6 +161,28 @@ async fn serve(daemon: Arc<Daemon>, connection: OwnedFd) {
     if let Err(error) = control.send(&answer, &[]) {
         tracing::debug!(%error, "a bridge could not be told that it is over");
     }
+}
+
+/// Who speaks through a bridge, known by the processes above it.
+fn caller_behind(daemon: &Daemon, bridge: rustix::process::Pid, hello: Hello) -> Caller {
+    let ancestry = caller::ancestry(bridge.as_raw_pid());
+    // One default session per client process tree: the process that started the bridge stands for it.
+    let default_session =
+        ancestry.get(1).map_or(DefaultSession::Main, |parent| DefaultSession::ProcessTree(parent.process));
+    let client = ancestry.get(1).map_or_else(|| "client".to_owned(), |parent| caller::client_name(&parent.name));
+    let caller = Caller {
+        owner: daemon.owner().clone(),
+        client,
+        door: Door::Bridge,
+        scopes: vec![if hello.flags.readonly { Scope::Read } else { Scope::Admin }],
+        cwd: hello.cwd,
+        env: Arc::new(hello.env),
+        default_session,
+        credential: None,
+        floor: daemon.config.sandbox.floor(),
+    };
+    daemon.remember_client(ancestry, &caller);
+    caller
 }
 
 fn take_hello(datagram: Datagram) -> io::Result<(Hello, [OwnedFd; 3])> {

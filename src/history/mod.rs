@@ -23,7 +23,7 @@ use crate::{
     mask,
     session::{self, Sessions, State},
 };
-use record::Backwards;
+use record::{Backwards, Rest};
 
 /// Cells of one page, unless the caller says how many.
 pub const DEFAULT_LIMIT: usize = 20;
@@ -174,7 +174,7 @@ pub async fn page(
 
 /// Why the beginning of a session is not there, if it is not.
 fn removed(journal: &Journal, subject: &Subject, backwards: &Backwards) -> Option<String> {
-    if backwards.more || backwards.has_beginning {
+    if backwards.rest != Rest::Unknown {
         return None;
     }
     journal.trimmed(&subject.owner).map(|trimmed| trimmed.why)
@@ -187,7 +187,8 @@ async fn everything(journal: &Journal, subject: &Subject) -> Result<(Vec<Entry>,
     let mut backwards = Backwards::new(MAX_EXPORT_CELLS, None, MAX_EXPORT_BYTES);
     read(journal, owner, &subject.handle, None, &mut backwards).await?;
     let mut generations = vec![];
-    while let Some(branch) = backwards.branch.take().filter(|_| !backwards.more && generations.len() < MAX_GENERATIONS)
+    while let Some(branch) =
+        backwards.branch.take().filter(|_| backwards.rest != Rest::More && generations.len() < MAX_GENERATIONS)
     {
         let mut older = backwards.ancestor(branch.cell);
         // What befell the ancestor afterwards is not this session's story.

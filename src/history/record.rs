@@ -82,6 +82,16 @@ pub struct Happening {
     pub text: String,
 }
 
+/// What is known of the events before those that were read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rest {
+    Unknown,
+    /// The beginning of the session was met.
+    None,
+    /// There are more than was asked for.
+    More,
+}
+
 /// Reads events from the newest back until it has its cells, then tells them forward.
 #[derive(Debug)]
 pub(super) struct Backwards {
@@ -98,9 +108,7 @@ pub(super) struct Backwards {
     reached: bool,
     /// What a session was branched off: it took all packages with it, also those that came after its last cell.
     is_ancestor: bool,
-    pub(super) more: bool,
-    /// The beginning of the session was met.
-    pub(super) has_beginning: bool,
+    pub(super) rest: Rest,
     pub(super) branch: Option<BranchedOff>,
 }
 
@@ -127,8 +135,7 @@ impl Backwards {
             undone: HashSet::new(),
             reached: before.is_none(),
             is_ancestor: false,
-            more: false,
-            has_beginning: false,
+            rest: Rest::Unknown,
             branch: None,
         }
     }
@@ -141,7 +148,9 @@ impl Backwards {
 
     /// Takes the next older event. Breaks when there is enough.
     pub(super) fn take(&mut self, event: &Arc<Event>) -> ControlFlow<()> {
-        self.has_beginning |= matches!(event.kind, EventKind::SessionOpened { .. });
+        if matches!(event.kind, EventKind::SessionOpened { .. }) {
+            self.rest = Rest::None;
+        }
         let cell = match &event.kind {
             EventKind::SessionRolledBack { checkpoint_cell, .. } => {
                 self.undone_after = self.undone_after.min(*checkpoint_cell);
@@ -167,7 +176,7 @@ impl Backwards {
         }
         let size = size(&event.kind);
         if cell.is_some() && (self.cells == self.limit || self.bytes_left < size) {
-            self.more = true;
+            self.rest = Rest::More;
             return ControlFlow::Break(());
         }
         self.bytes_left = self.bytes_left.saturating_sub(size);
@@ -271,7 +280,7 @@ impl Backwards {
                 }
             }
         }
-        (entries, oldest.filter(|_| self.more))
+        (entries, oldest.filter(|_| self.rest == Rest::More))
     }
 }
 

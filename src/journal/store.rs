@@ -127,7 +127,9 @@ impl Store {
             }
             transaction.commit().await?;
             let mut usage = self.usage();
-            added.iter().for_each(|(owner, (events, bytes))| usage.add(owner, *events, *bytes));
+            for (owner, (events, bytes)) in &added {
+                usage.add(owner, *events, *bytes);
+            }
             Ok(added.values().map(|(_, bytes)| bytes).sum())
         };
         written.await.map_err(|source| self.failed("write", source))

@@ -639,7 +639,9 @@ fn outputs_that_are_being_written_stay_within_the_bound() {
     let scratch = Scratch::new();
     let outputs = scratch.outputs(Limits { max_total_bytes: 1_000_000, ..Limits::default() });
     let open: Vec<_> = (0..8).map(|number| outputs.capture("busy", &format!("b{number}")).unwrap()).collect();
-    open.iter().for_each(|capture| capture.push(Stream::Stdout, "x".repeat(400_000).as_bytes()));
+    for capture in &open {
+        capture.push(Stream::Stdout, "x".repeat(400_000).as_bytes());
+    }
     let quiet = outputs.capture("quiet", "q").unwrap();
     quiet.push(Stream::Stdout, "x".repeat(200_000).as_bytes());
     assert_eq!(quiet.finish().spool_error, None);

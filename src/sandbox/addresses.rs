@@ -15,7 +15,7 @@ const METADATA: [IpAddr; 2] =
 
 /// IPv4 ranges that are not on the public internet: IANA's special-purpose registry, multicast and the reserved rest.
 const SPECIAL_V4: &[(Ipv4Addr, u32)] = &[
-    (Ipv4Addr::new(0, 0, 0, 0), 8),
+    (Ipv4Addr::UNSPECIFIED, 8),
     (Ipv4Addr::new(10, 0, 0, 0), 8),
     (Ipv4Addr::new(100, 64, 0, 0), 10),
     (Ipv4Addr::new(127, 0, 0, 0), 8),

@@ -226,9 +226,7 @@ impl Sessions {
             return Err(Error::NotAllowed("open sessions"));
         }
         let again = opening.again.as_ref();
-        if let Some(definition) = again.filter(|_| caller.floor.is_some()) {
-            check_floor(definition)?;
-        }
+        check_floor(caller, again)?;
         let is_admins = again.map_or_else(|| caller.may(Scope::Admin), |definition| definition.is_admins);
         let terms = self.settle(caller, options.sandbox, is_admins).await?;
         let profile = terms.profile;
@@ -778,7 +776,8 @@ pub(super) fn python_path(env: &BTreeMap<String, String>) -> Vec<String> {
 }
 
 /// A session of before the settings had a floor may have more than that. It is refused instead of coming back as another.
-fn check_floor(definition: &saved::Definition) -> Result<(), Error> {
+fn check_floor(caller: &Caller, again: Option<&saved::Definition>) -> Result<(), Error> {
+    let Some(definition) = again.filter(|_| caller.floor.is_some()) else { return Ok(()) };
     if definition.is_bound {
         let wanted = definition.cwd.display().to_string();
         return Err(sandbox::Error::NotInSettings { name: "allow_write", wanted }.into());

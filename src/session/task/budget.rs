@@ -43,7 +43,7 @@ impl Budget {
     /// A checkpoint was made or refused. Refusals cost time too.
     pub(super) fn spend(&mut self, took: Duration, now: Instant, paging: Option<Paging>) {
         let cost = self.cost.unwrap_or(took);
-        self.cost = Some(cost - cost / SMOOTHING + took / SMOOTHING);
+        self.cost = Some(cost.saturating_sub(cost / SMOOTHING) + took / SMOOTHING);
         self.renew(now, paging);
     }
 
