@@ -155,12 +155,12 @@ fn a_hundred_cells_without_a_pause_are_not_all_lost_in_a_crash() {
             assert_eq!(report.outcome, Outcome::Died);
             // The first checkpoint is made before the second cell, whatever it costs.
             let newest: u64 = session.value("done[-1] if done else 1").await.parse().expect("a number");
-            let mut told = format!("the session was rolled back to where it was after cell {newest}");
-            match 100 - newest {
-                0 => {}
-                1 => told.push_str(": what cell 100 did is lost"),
-                _ => told.push_str(&format!(": what cells {} to 100 did is lost", newest + 1)),
-            }
+            let lost = match 100 - newest {
+                0 => String::new(),
+                1 => ": what cell 100 did is lost".to_owned(),
+                _ => format!(": what cells {} to 100 did is lost", newest + 1),
+            };
+            let told = format!("the session was rolled back to where it was after cell {newest}{lost}");
             assert_eq!(report.notes[0], told, "{:?}", report.notes);
             assert_eq!(report.notes.iter().any(|note| note == NO_NEWER), newest < 100, "{:?}", report.notes);
         }

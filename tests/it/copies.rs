@@ -35,7 +35,7 @@ impl Waiting {
             return None;
         };
         let home = Home::with_python(&python);
-        let indented = |text: &str| text.lines().map(|line| format!("    {line}\n")).collect::<String>();
+        let indented = |text: &str| text.lines().flat_map(|line| ["    ", line, "\n"]).collect::<String>();
         let source = format!(
             "import os, time\nimport pytest\n@pytest.fixture\ndef world():\n{}    yield dict(locals())\n    \
              until = time.monotonic() + {}\n    while not os.path.exists('go'):\n        \
