@@ -84,8 +84,7 @@ impl Scanner<'_> {
             let (start, end, next) = if let Some(word) = word {
                 (word.start, word.end, word.next)
             } else {
-                let is_part = |byte: &&u8| !byte.is_ascii_whitespace() && !b";|&\"'".contains(*byte);
-                let length = self.text[at..to].iter().take_while(is_part).count();
+                let length = self.run(at, to, |byte| !byte.is_ascii_whitespace() && !b";|&\"'".contains(&byte));
                 (at, at + length, at + length.max(1))
             };
             waiting = self.take_argument(start, end, waiting, flags);

@@ -9,6 +9,11 @@ use super::{
 
 /// Literals within literals that are looked into.
 pub(super) const MAX_DEPTH: usize = 3;
+/// How often a byte is looked at, on average: an honest text needs less than ten looks at each, and one that is made to be read over
+/// and over may not keep anybody waiting. What is left then is masked as a whole.
+pub(super) const MOST_LOOKS: usize = 64;
+/// Besides, so that it does not count in what is short.
+pub(super) const SPARE_LOOKS: usize = 64 << 10;
 /// Between a name and its value, and between the parts of one.
 const MAX_BLANK_BYTES: usize = 4096;
 /// What is called around a value that stays the same secret.
@@ -41,6 +46,8 @@ pub(super) struct Scanner<'a> {
     pub(super) commanded: Cell<usize>,
     /// Brackets that are open here: a line break does not end what is in them.
     pub(super) open: usize,
+    /// Bytes that may still be looked at.
+    left: Cell<usize>,
 }
 
 /// A string literal: where its content is and where it ends.
@@ -59,6 +66,41 @@ impl<'a> Scanner<'a> {
             digitless: Cell::default(),
             commanded: Cell::default(),
             open: 0,
+            left: Cell::new(MOST_LOOKS.saturating_mul(text.len()).saturating_add(SPARE_LOOKS)),
+        }
+    }
+
+    /// Says that so many bytes were looked at. Every loop over the text says it.
+    pub(super) fn spend(&self, bytes: usize) {
+        self.left.set(self.left.get().saturating_sub(bytes));
+    }
+
+    /// How many bytes may still be looked at.
+    #[cfg(test)]
+    pub(super) fn left(&self) -> usize {
+        self.left.get()
+    }
+
+    /// How many bytes from `at` on are like this.
+    pub(super) fn run(&self, at: usize, to: usize, is_part: impl Fn(u8) -> bool) -> usize {
+        let length = self.text[at..to].iter().take_while(|byte| is_part(**byte)).count();
+        self.spend(length + 1);
+        length
+    }
+
+    /// Where these words are first, counted from `at`.
+    pub(super) fn find(&self, at: usize, to: usize, words: &[u8]) -> Option<usize> {
+        let found = self.text[at..to].windows(words.len()).position(|part| part == words);
+        self.spend(found.unwrap_or(to - at) + 1);
+        found
+    }
+
+    /// Takes everything from here on: what nobody had the time to look through may be anything.
+    fn take_rest(&mut self, at: usize, to: usize) {
+        let is_within = |at: usize| at > 0 && at < self.text.len() && self.text[at] & 0xC0 == 0x80;
+        let start = (0..=at).rev().find(|at| !is_within(*at)).unwrap_or(0);
+        if start < to {
+            self.spans.push((start, to));
         }
     }
 
@@ -68,6 +110,11 @@ impl<'a> Scanner<'a> {
         let mut reading_now = reading;
         let mut line_start = true;
         while at < to {
+            self.spend(1);
+            if self.left.get() == 0 {
+                self.take_rest(at, to);
+                break;
+            }
             let byte = self.text[at];
             match byte {
                 b'\n' => {
@@ -133,20 +180,25 @@ impl<'a> Scanner<'a> {
             return None;
         }
         let mut end = start;
+        let mut next = None;
         while end < to {
             match self.text[end] {
                 b'\\' => end += 1,
                 b'\n' if !is_triple => break,
-                byte if byte == quote && !is_triple => return Some(Literal { start, end, next: end + 1 }),
-                byte if byte == quote && self.starts(end, to, &[quote; 3]) => {
-                    return Some(Literal { start, end, next: end + 3 });
-                }
+                byte if byte == quote && !is_triple => next = Some(end + 1),
+                byte if byte == quote && self.starts(end, to, &[quote; 3]) => next = Some(end + 3),
                 _ => {}
+            }
+            if next.is_some() {
+                break;
             }
             end += 1;
         }
-        unclosed.set(end.min(to));
-        None
+        self.spend(end - start + 1);
+        if next.is_none() {
+            unclosed.set(end.min(to));
+        }
+        next.map(|next| Literal { start, end, next })
     }
 
     /// The same between quotes that have so many backslashes before them.
@@ -156,28 +208,28 @@ impl<'a> Scanner<'a> {
         if start <= unclosed.get() {
             return None;
         }
-        let mut run = 0;
-        for (index, byte) in self.text[start..to].iter().enumerate() {
-            match byte {
+        let (mut run, mut at) = (0, start);
+        while at < to {
+            match self.text[at] {
                 b'\\' => run += 1,
-                b'\n' => {
-                    unclosed.set(start + index);
-                    return None;
-                }
-                byte if *byte == quote && run == escapes => {
-                    return Some(Literal { start, end: start + index - run, next: start + index + 1 });
+                b'\n' => break,
+                byte if byte == quote && run == escapes => {
+                    self.spend(at - start + 1);
+                    return Some(Literal { start, end: at - run, next: at + 1 });
                 }
                 _ => run = 0,
             }
+            at += 1;
         }
-        unclosed.set(to);
+        self.spend(at - start + 1);
+        unclosed.set(at);
         None
     }
 
     /// Whether the letters before a quote are a literal's prefix.
     fn is_prefixed(&self, quote: usize) -> bool {
         let before = &self.text[..quote];
-        let letters = before.iter().rev().take_while(|byte| is_word(**byte)).count();
+        let letters = before.iter().rev().take(3).take_while(|byte| is_word(**byte)).count();
         letters <= 2 && before[quote - letters..].iter().all(|byte| b"rbfuRBFU".contains(byte))
     }
 
@@ -187,6 +239,7 @@ impl<'a> Scanner<'a> {
         let is_flag = content.starts_with(b"--");
         let name = if content.len() <= MAX_NAME_BYTES { std::str::from_utf8(content).unwrap_or_default() } else { "" };
         let name = name.trim_start_matches('-');
+        self.spend(name.len());
         let is_name = could_be(name.as_bytes()) && name.bytes().all(|byte| is_word(byte) || byte == b'-');
         if let Some(strength) = is_name.then(|| strength(name)).flatten() {
             let mut at = self.skip_blank(literal.next, to, self.open > 0);
@@ -207,6 +260,7 @@ impl<'a> Scanner<'a> {
                 return next;
             }
         } else if depth < MAX_DEPTH {
+            self.spend(content.len());
             let flags = command::flags(
                 content.rsplit(|byte| *byte == b'/').next().unwrap_or_default(),
                 &self.text[literal.next..to],
@@ -235,6 +289,7 @@ impl<'a> Scanner<'a> {
                 return end;
             }
         }
+        self.spend(end - at);
         let word = &self.text[at..end];
         if end < to && (self.text[end] == b'"' || self.text[end] == b'\'') && self.is_prefixed(end) {
             return end;
@@ -290,8 +345,7 @@ impl<'a> Scanner<'a> {
 
     /// Behind `: str =`, if that is what is here.
     fn after_annotation(&self, at: usize, to: usize) -> usize {
-        let is_type = |byte: &&u8| is_word(**byte) || b" .[]|,".contains(*byte);
-        let end = at + self.text[at..to].iter().take_while(is_type).count();
+        let end = at + self.run(at, to, |byte| is_word(byte) || b" .[]|,".contains(&byte));
         if self.text.get(end) == Some(&b'=') && end < to { end + 1 } else { at }
     }
 
@@ -333,15 +387,16 @@ impl<'a> Scanner<'a> {
                 [b'\n' | b'\r', ..] if is_within => 1,
                 // As a line break is written in a literal.
                 [b'\\', b'n' | b'r' | b't', ..] if is_within => 2,
-                rest @ [b'#', ..] if is_within => rest.iter().take_while(|byte| **byte != b'\n').count(),
+                [b'#', ..] if is_within => self.run(at, to, |byte| byte != b'\n'),
                 _ => break,
             };
         }
+        self.spend(at - from);
         at
     }
 
     pub(super) fn skip_spaces(&self, at: usize, to: usize) -> usize {
-        at + self.text[at..to].iter().take_while(|byte| **byte == b' ' || **byte == b'\t').count()
+        at + self.run(at, to, |byte| byte == b' ' || byte == b'\t')
     }
 
     /// A dash that belongs to a name such as `api-key`.

@@ -50,6 +50,7 @@ impl Scanner<'_> {
         }
         let is_first =
             self.text[paren + 1..name - 1].iter().all(|byte| byte.is_ascii_whitespace() || b"bru\\".contains(byte));
+        self.spend(name - from);
         let value = self.literal_after(after, to);
         is_first && value.is_some_and(|value| self.text.get(self.skip_blank(value.next, to, true)) == Some(&b')'))
     }
@@ -83,9 +84,9 @@ impl Scanner<'_> {
     pub(super) fn take_unclosed(&mut self, quote: usize, to: usize, strength: Strength) -> Option<usize> {
         let is_triple = self.starts(quote, to, &[self.text[quote]; 3]);
         let start = quote + if is_triple { 3 } else { 1 };
-        let rest = &self.text[start..to];
-        let length = if is_triple { rest.len() } else { rest.iter().take_while(|byte| **byte != b'\n').count() };
-        let content = &rest[..length];
+        let length = if is_triple { to - start } else { self.run(start, to, |byte| byte != b'\n') };
+        let content = &self.text[start..start + length];
+        self.spend(length);
         if !strength.takes(content) || is_placeholder(content) {
             return None;
         }
@@ -118,6 +119,7 @@ impl Scanner<'_> {
             let Some(part) = self.literal(quote, to) else { break };
             let content = &self.text[part.start..part.end];
             next = part.next;
+            self.spend(content.len());
             if let Some(end) = content.windows(9).position(|part| part == b"-----END ") {
                 if end > 0 {
                     self.spans.push((part.start, part.start + end));
@@ -134,6 +136,7 @@ impl Scanner<'_> {
     /// The value of something named like a secret.
     pub(super) fn take_value(&mut self, value: &Literal, strength: Strength, depth: usize) -> usize {
         let content = &self.text[value.start..value.end];
+        self.spend(content.len());
         if strength.takes(content) && !is_placeholder(content) {
             self.spans.push((value.start, value.end));
         } else if depth < MAX_DEPTH {
@@ -163,6 +166,7 @@ impl Scanner<'_> {
         let rest = &self.text[start..to];
         let ends = |at: usize| rest[at] == b'\n' || rest[at..].starts_with(b"\\n") || rest[at..].starts_with(b" #");
         let length = (0..rest.len()).find(|at| ends(*at)).unwrap_or(rest.len());
+        self.spend(length + 1);
         start + rest[..length].trim_ascii_end().len()
     }
 
@@ -183,13 +187,12 @@ impl Scanner<'_> {
         match (reading, separator) {
             (Reading::Text, b':') if is_header => {
                 let start = self.skip_spaces(after, to);
-                let scheme = start + self.text[start..to].iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
+                let scheme = start + self.run(start, to, |byte| byte.is_ascii_alphabetic());
                 let has_scheme = scheme > start && self.text.get(scheme) == Some(&b' ');
                 let simple = [&b"bearer"[..], b"basic", b"token"];
                 if has_scheme && !simple.iter().any(|kind| self.text[start..scheme].eq_ignore_ascii_case(kind)) {
                     // Its parts are told apart by commas.
-                    let is_part = |byte: &&u8| !b"\r\n'".contains(*byte);
-                    let end = scheme + 1 + self.text[scheme + 1..to].iter().take_while(is_part).count();
+                    let end = scheme + 1 + self.run(scheme + 1, to, |byte| !b"\r\n'".contains(&byte));
                     if self.text[scheme..end].contains(&b'=') {
                         self.spans.push((scheme + 1, end));
                         return end;
@@ -199,7 +202,7 @@ impl Scanner<'_> {
             }
             (Reading::Text, b':') if is_cookie => {
                 let start = self.skip_spaces(after, to);
-                let length = self.text[start..to].iter().take_while(|byte| !b"\r\n".contains(byte)).count();
+                let length = self.run(start, to, |byte| !b"\r\n".contains(&byte));
                 let value = &self.text[start..start + length];
                 if length >= 8 && value.contains(&b'=') && !is_placeholder(value) {
                     self.spans.push((start, start + length));
@@ -225,12 +228,13 @@ impl Scanner<'_> {
 
     /// Characters up to the next space, quote or delimiter.
     pub(super) fn take_run(&mut self, start: usize, to: usize, strength: Strength) -> usize {
-        let is_part = |byte: &&u8| !byte.is_ascii_whitespace() && !b"\"'&;,)]}>".contains(*byte);
-        let mut end = start + self.text[start..to].iter().take_while(is_part).count();
-        // An escaped line break, or an escaped quote.
-        if let Some(length) = self.text[start..end].windows(2).position(|pair| pair == b"\\n" || pair == b"\\r") {
-            end = start + length;
+        let is_part = |byte: u8| !byte.is_ascii_whitespace() && !b"\"'&;,)]}>".contains(&byte);
+        let mut end = start;
+        // Up to an escaped line break, and without an escaped quote.
+        while end < to && is_part(self.text[end]) && !matches!(self.text[end..to], [b'\\', b'n' | b'r', ..]) {
+            end += 1;
         }
+        self.spend(end - start + 1);
         while end > start && self.text[end - 1] == b'\\' {
             end -= 1;
         }
@@ -253,20 +257,19 @@ impl Scanner<'_> {
 
     /// `user:password@` of an address.
     pub(super) fn take_address(&mut self, start: usize, to: usize) -> usize {
-        let is_part = |byte: &&u8| !byte.is_ascii_whitespace() && !b"\"'/?#<>".contains(*byte);
-        let end = start + self.text[start..to].iter().take_while(is_part).count();
+        let end = start + self.run(start, to, |byte| !byte.is_ascii_whitespace() && !b"\"'/?#<>".contains(&byte));
         // A password that nobody has encoded may have slashes and the like too: then all up to the last `@` is taken for one. A port
         // is a number.
         let authority = &self.text[start..end];
-        let is_part = |byte: &&u8| !byte.is_ascii_whitespace() && !b"\"'<>,".contains(*byte);
         let colon = authority.iter().position(|byte| *byte == b':');
         let mut end = end;
         if let Some(colon) = colon.filter(|at| !authority[at + 1..].iter().all(u8::is_ascii_digit))
             && !authority.contains(&b'{')
         {
-            let rest = &self.text[start..to.min(start + MAX_ADDRESS_BYTES)];
-            let length = rest.iter().take_while(is_part).count();
-            if rest[..length].iter().rposition(|byte| *byte == b'@').is_some_and(|host| host > colon) {
+            let to = to.min(start + MAX_ADDRESS_BYTES);
+            let length = self.run(start, to, |byte| !byte.is_ascii_whitespace() && !b"\"'<>,".contains(&byte));
+            if self.text[start..start + length].iter().rposition(|byte| *byte == b'@').is_some_and(|host| host > colon)
+            {
                 end = start + length;
             }
         }
@@ -299,8 +302,7 @@ impl Scanner<'_> {
             return at + 1;
         }
         let body = at + self.text[at..head].windows(16).position(|part| part == b"PRIVATE KEY-----").unwrap_or(0) + 16;
-        let tail =
-            self.text[body..to].windows(9).position(|part| part == b"-----END ").map_or(to, |length| body + length);
+        let tail = self.find(body, to, b"-----END ").map_or(to, |length| body + length);
         if body < tail {
             self.spans.push((body, tail));
         }
@@ -313,12 +315,11 @@ impl Scanner<'_> {
             return None;
         }
         let (prefix, least) = SHAPES.iter().find(|(prefix, _)| self.starts(at, to, prefix.as_bytes()))?;
-        let is_part = |byte: &&u8| byte.is_ascii_alphanumeric() || b"_-.".contains(*byte);
         let start = at + prefix.len();
         if start < self.digitless.get() {
             return None;
         }
-        let length = self.text[start..to].iter().take_while(is_part).count();
+        let length = self.run(start, to, |byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte));
         if !self.text[start..start + length].iter().any(u8::is_ascii_digit) {
             self.digitless.set(start + length);
             return None;
