@@ -25,6 +25,7 @@
 //! - [`sqlite`]: the one writer of a database file
 //! - [`turns`], [`budget`]: one at a time for each key, and sharing what is bounded
 //! - [`failures`]: test runs and what failed in them
+//! - [`event_loop`]: nobody keeps the one thread for long
 //! - [`descriptor`]: descriptors the runtime waits on
 //! - [`sandbox`]: what a session may do, and whether that holds
 //! - [`keeper`]: the process above each session, and confinement
@@ -44,6 +45,7 @@ pub mod commands;
 pub mod config;
 pub mod daemon;
 pub mod descriptor;
+pub mod event_loop;
 pub mod failures;
 pub mod fence;
 pub mod files;

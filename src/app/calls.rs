@@ -8,6 +8,7 @@ use std::{
 use super::{App, Entry, Error, Link, link::Answers, link::End, link::Whose, process, scratch_of, why};
 use crate::{
     caller::Caller,
+    event_loop::carry_for_now,
     journal::EventKind,
     output::Stream,
     probe::{
@@ -80,7 +81,7 @@ impl App {
             client: client.to_owned(),
         };
         parts.journal.record(&job.owner, &job.session, started);
-        tokio::spawn(self.clone().follow(job.clone(), answers, timeout));
+        crate::event_loop::spawn(self.clone().follow(job.clone(), answers, timeout));
         Ok(job)
     }
 
@@ -103,13 +104,14 @@ impl App {
                 () = over => {
                     timed_out = true;
                     if self.entry.is_frozen() {
-                        tokio::spawn(self.clone().stop(job.clone(), timeout.unwrap_or_default()));
+                        crate::event_loop::spawn(self.clone().stop(job.clone(), timeout.unwrap_or_default()));
                         continue;
                     }
                     self.tell_timeout(&job, timeout.unwrap_or_default(), std::mem::take(&mut notes));
                     continue;
                 }
             };
+            let _load = carry_for_now(frame.as_ref().map_or(0, |(reply, blob)| blob.len() + reply.weight())).await;
             match frame {
                 Ok((reply, blob)) => match reply.ev {
                     Event::Output => {

@@ -21,7 +21,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{Error, process::Held, registry::Entry};
-use crate::probe::wire::{self, Event, Op, Reply, Request, WIRE_VERSION};
+use crate::{
+    event_loop::apart,
+    probe::wire::{self, Event, Op, Reply, Request, WIRE_VERSION},
+};
 
 const CHANNEL: u32 = 1;
 /// A connection that nobody needs.
@@ -132,8 +135,8 @@ impl Link {
         let pending = Mutex::new(Pending { last_id: 0, waiting: Some(HashMap::new()), closed: false });
         let shared = Arc::new(Shared { held, pending, end: OnceLock::new(), over: CancellationToken::new() });
         let (requests, queued) = mpsc::channel(QUEUED);
-        tokio::spawn(write(writer, queued, shared.clone()));
-        tokio::spawn(read(reader, inbox, shared.clone()));
+        crate::event_loop::spawn(write(writer, queued, shared.clone()));
+        crate::event_loop::spawn(read(reader, inbox, shared.clone()));
         Ok(Arc::new(Self { requests, shared }))
     }
 
@@ -279,7 +282,8 @@ impl Shared {
 /// None at the end. What is no frame is `InvalidData`.
 async fn next_frame(reader: &mut OwnedReadHalf, inbox: &mut wire::Inbox) -> io::Result<Option<Frame>> {
     loop {
-        let frame = wire::decode::<Reply>(inbox).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        let frame = apart(inbox.weight(), || wire::decode::<Reply>(inbox));
+        let frame = frame.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         if let Some(frame) = frame {
             return Ok(Some(frame));
         }

@@ -26,6 +26,7 @@ pub use status::{RunningCall, State, Status};
 
 use crate::{
     caller::{Caller, DefaultSession, Door, Process, Scope},
+    event_loop,
     probe::{
         link::Refusal,
         wire::{Op, Reply},
@@ -346,7 +347,7 @@ impl App {
         }
         let link = opened?;
         *slot = Some(link.clone());
-        tokio::spawn(watch(self.instance.clone(), link.clone()));
+        crate::event_loop::spawn(watch(self.instance.clone(), link.clone()));
         Ok(link)
     }
 
@@ -399,6 +400,7 @@ impl App {
             }
         };
         let (reply, blob) = self.patiently(limit, answered).await??;
+        event_loop::carry(blob.len()).await;
         match reply.refused {
             Some(message) => Err(Error::Refused(Refusal { message, kind: reply.kind, hint: reply.hint })),
             None => Ok((reply, blob)),

@@ -94,7 +94,7 @@ impl Connection {
             Err(error) => return Err(error.into()),
         };
         let (sender, driver) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(lost)?;
-        tokio::spawn(async move {
+        crate::event_loop::spawn(async move {
             // The end of the connection shows in the answers.
             let _ended = driver.await;
         });

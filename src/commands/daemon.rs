@@ -27,6 +27,9 @@ use crate::{
 
 const MAX_LOG_BYTES: u64 = 4 << 20;
 const OLD_LOGS: u32 = 3;
+const MAX_LINE_BYTES: usize = 16 << 10;
+/// What is logged if nobody says otherwise. The protocol's own library repeats whole messages in its warnings.
+pub const LOGGED: &str = "warn,rmcp=error,pylair=info";
 /// How long threads that wait for a file or a disk may keep a daemon that has closed everything else.
 pub const THREADS_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(3);
 
@@ -59,7 +62,7 @@ fn serve() -> Result<(), String> {
     let surroundings = Surroundings::find().map_err(|failure| failure.message)?;
     surroundings.places.create().map_err(|error| chain(&error))?;
     let log = RotatingLog::open(surroundings.places.log()).map_err(|error| format!("cannot open the log: {error}"))?;
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn,pylair=info".into());
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| LOGGED.into());
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(Mutex::new(log)).init();
     let config = Config::resolve(&Flags::default(), &surroundings.env, None, &surroundings.places)
         .map_err(|error| chain(&error))?;
@@ -112,10 +115,16 @@ fn wait_until_gone(surroundings: &Surroundings, pid: u32) -> Result<(), Failure>
     }
 }
 
-/// A line of a log without the secrets in it.
+/// A line of a log without the secrets in it, and not longer than anybody reads.
 pub fn masked_line(bytes: &[u8]) -> Cow<'_, [u8]> {
-    let masked = std::str::from_utf8(bytes).ok().and_then(|line| mask::masked(line, Reading::Text));
-    masked.map_or(Cow::Borrowed(bytes), |masked| Cow::Owned(masked.into_bytes()))
+    let Ok(line) = std::str::from_utf8(bytes) else { return Cow::Borrowed(bytes) };
+    let cut = line.floor_char_boundary(MAX_LINE_BYTES);
+    let line = if cut < line.len() { Cow::Owned(format!("{}…\n", &line[..cut])) } else { Cow::Borrowed(line) };
+    match (mask::masked(&line, Reading::Text), line) {
+        (Some(masked), _) => Cow::Owned(masked.into_bytes()),
+        (None, Cow::Owned(line)) => Cow::Owned(line.into_bytes()),
+        (None, Cow::Borrowed(line)) => Cow::Borrowed(line.as_bytes()),
+    }
 }
 
 /// A log file that starts anew when it is full, keeping a few old ones.
@@ -176,8 +185,10 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("pylair-log-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let mut log = RotatingLog::open(dir.join("daemon.log")).unwrap();
-        let line = vec![b'x'; usize::try_from(MAX_LOG_BYTES / 2).unwrap()];
-        for _ in 0..12 {
+        log.write_all(&[b'x'; 2 * MAX_LINE_BYTES]).unwrap();
+        assert!(log.written < MAX_LINE_BYTES as u64 + 10, "a line that nobody reads is cut");
+        let line = vec![b' '; MAX_LINE_BYTES];
+        for _ in 0..5 * MAX_LOG_BYTES / MAX_LINE_BYTES as u64 {
             log.write_all(&line).unwrap();
         }
         let mut names: Vec<_> =

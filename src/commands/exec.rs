@@ -136,7 +136,9 @@ pub(super) async fn interrupt(surroundings: &Surroundings, job: &str) -> Result<
     };
     let body = TargetBody { target: None, job: Some(job.to_owned()), forget: false, from: Origin::default() };
     let bytes = Bytes::from(serde_json::to_vec(&body).unwrap_or_default());
-    Ok(tokio::spawn(async move { connection.json(Method::POST, "/api/interrupt", bytes).await.unwrap_or_default() }))
+    Ok(crate::event_loop::spawn(async move {
+        connection.json(Method::POST, "/api/interrupt", bytes).await.unwrap_or_default()
+    }))
 }
 
 /// The answer to an interrupt, which comes when the cell has ended, or cannot be made to.

@@ -278,7 +278,7 @@ fn copy(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
 
 /// The whole server in this process, with directories of its own below the data directory.
 fn standalone(selection: Selection, surroundings: &Surroundings) -> Result<Exit, Failure> {
-    log_to_stderr("warn");
+    log_to_stderr("warn,rmcp=error");
     inherited::replace();
     inherited::Descriptors::hide()?.close();
     let PassableStdio { input, output, copier } = passable_stdio()?;

@@ -30,6 +30,7 @@ use std::{
 use crate::{
     cli::{Cli, Command},
     config::{Config, Flags, Places},
+    event_loop,
     plain::shown_lines,
 };
 
@@ -109,6 +110,10 @@ impl Surroundings {
         {
             let absolute = cwd.join(home).display().to_string();
             env.insert("PYLAIR_HOME".to_owned(), absolute);
+        }
+        // For tests: which polls keep the thread that serves all others too long.
+        if let Some(file) = env.get("PYLAIR_SLOW_POLLS") {
+            event_loop::watch(Some(file.into()));
         }
         let places = Places::resolve(&env, rustix::process::getuid().as_raw());
         let program = std::env::current_exe()

@@ -4,7 +4,7 @@ use super::{
     Exit, Failure, Surroundings,
     client::Client,
     complain,
-    daemon::{THREADS_TIMEOUT, runtime},
+    daemon::{LOGGED, THREADS_TIMEOUT, runtime},
     log_to_stderr, say,
 };
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
 };
 
 pub fn serve(args: &ServeArgs, surroundings: Surroundings) -> Result<Exit, Failure> {
-    log_to_stderr("warn,pylair=info");
+    log_to_stderr(LOGGED);
     let descriptors = inherited::Descriptors::hide()?;
     let config = surroundings.config(&Flags {
         host: args.host.clone(),

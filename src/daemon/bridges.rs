@@ -43,7 +43,7 @@ pub async fn listen(daemon: Arc<Daemon>, socket: OwnedFd) -> io::Result<()> {
         let flags = rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK;
         match rustix::net::accept_with(socket.get_ref(), flags) {
             Ok(connection) => {
-                tokio::spawn(serve(daemon.clone(), connection));
+                crate::event_loop::spawn(serve(daemon.clone(), connection));
             }
             Err(rustix::io::Errno::AGAIN) => guard.clear_ready(),
             Err(error) => {

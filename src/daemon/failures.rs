@@ -11,7 +11,7 @@ impl Daemon {
         let is_first = begins(&lines);
         let mut taken = self.failures.ingest_lines(run, lines).await?;
         if is_first {
-            tokio::spawn(take_spool(self.failures.clone()));
+            crate::event_loop::spawn(take_spool(self.failures.clone()));
         }
         if !taken.failures.is_empty() {
             self.frozen.look_soon();

@@ -210,13 +210,13 @@ pub async fn open(run: Run, program: &Path) -> Result<Opened, Error> {
         let door = Door::new(&daemon, Address { host: &host, port, is_tls: tls.is_some() }, &run.selection);
         let router = router::tcp(&daemon, door, run.selection);
         let stop = daemon.shutdown.clone();
-        servers.push(tokio::spawn(listen::serve(listener, tls, router, limits, stop)));
+        servers.push(crate::event_loop::spawn(listen::serve(listener, tls, router, limits, stop)));
         address = Some(at);
     }
     let bridge_path = places.bridge_socket();
     let bridge_socket = bridges::bind(&bridge_path).map_err(|e| file(&bridge_path, e))?;
     let for_bridges = daemon.clone();
-    servers.push(tokio::spawn(async move {
+    servers.push(crate::event_loop::spawn(async move {
         if let Err(error) = bridges::listen(for_bridges, bridge_socket).await {
             tracing::error!(%error, "the bridges' door failed");
         }
@@ -228,7 +228,7 @@ pub async fn open(run: Run, program: &Path) -> Result<Opened, Error> {
     std::fs::set_permissions(&socket_path, Permissions::from_mode(0o600)).map_err(|e| file(&socket_path, e))?;
     let router = router::unix(daemon.clone());
     let stop = daemon.shutdown.clone();
-    servers.push(tokio::spawn(async move {
+    servers.push(crate::event_loop::spawn(async move {
         let service = router.into_make_service_with_connect_info::<router::Peer>();
         let serving = axum::serve(socket, service).with_graceful_shutdown(stop.cancelled_owned());
         if let Err(error) = serving.await {

@@ -153,11 +153,11 @@ impl Daemon {
         let sessions = Sessions::new(parts);
         let (database, limits) = (config.failures.database(&places), config.failures.limits.clone());
         let failures = Arc::new(Failures::new(database, limits, places.spool()));
-        tokio::spawn(self::failures::take_spool(failures.clone()));
+        crate::event_loop::spawn(self::failures::take_spool(failures.clone()));
         let copies = Apps::new(places.frozen(), sessions.parts.clone());
         let frozen = frozen::Frozen::new(copies, config.failures.frozen);
         let shutdown = CancellationToken::new();
-        tokio::spawn(frozen.clone().watch(shutdown.clone()));
+        crate::event_loop::spawn(frozen.clone().watch(shutdown.clone()));
         Ok(Arc::new(Self {
             config,
             apps: Apps::new(places.apps(), sessions.parts.clone()),

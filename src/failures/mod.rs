@@ -49,7 +49,7 @@ use view::{Counts, Day, Duration, Failure, Filter, Group, Onset, Page, Run, RunD
 use watching::Change;
 use writer::Writer;
 
-use crate::mask;
+use crate::{event_loop, mask};
 
 /// Everything about test runs. The store is opened when it is first needed, and again with the next call where that failed: a database that
 /// is away is no reason for the daemon not to start.
@@ -104,7 +104,9 @@ impl Failures {
         self.opened.get_or_try_init(open).await
     }
 
+    /// Whoever reads it may be given any number of rows.
     async fn store(&self) -> Result<&Store, Error> {
+        event_loop::carry(usize::MAX).await;
         Ok(&self.opened().await?.store)
     }
 

@@ -15,11 +15,14 @@ use super::{
     record::{Known, Taken},
     store::{Limits, Store, Trial},
 };
+use crate::event_loop::carry_for_now;
 
 /// Batches that wait; more callers wait themselves.
 const QUEUE: usize = 256;
 /// Records of one transaction.
 const MAX_RECORDS: usize = 5000;
+/// What one weighs, about.
+const RECORD_BYTES: usize = 1024;
 /// How often a transaction is tried that another writer or a lost connection stopped.
 const TRIES: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -40,7 +43,7 @@ pub(crate) struct Writer {
 impl Writer {
     pub(crate) fn start(store: Arc<Store>, limits: Limits) -> Self {
         let (jobs, inbox) = mpsc::channel(QUEUE);
-        tokio::spawn(work(store, limits, inbox));
+        crate::event_loop::spawn(work(store, limits, inbox));
         Self { jobs }
     }
 
@@ -63,7 +66,9 @@ async fn work(store: Arc<Store>, limits: Limits, mut inbox: mpsc::Receiver<Job>)
             count += job.batch.records;
             jobs.push(job);
         }
+        let load = carry_for_now(count * RECORD_BYTES).await;
         write(&store, jobs).await;
+        drop(load);
         records += count;
         if records >= TRIM_AFTER_RECORDS && inbox.is_empty() || trimmed.elapsed() >= TRIM_EVERY {
             (records, trimmed) = (0, Instant::now());

@@ -19,6 +19,7 @@ pub use record::{Cell, Entry, Happening, Piece};
 
 use crate::{
     caller::{Caller, Scope},
+    event_loop,
     journal::{self, EventKind, Journal},
     mask,
     session::{self, Sessions, State},
@@ -165,6 +166,8 @@ pub async fn page(
     if !(1..=MAX_LIMIT).contains(&limit) {
         return Err(Error::BadArgument(format!("limit is {limit}, not between 1 and {MAX_LIMIT}")));
     }
+    // Hundreds of events are read for a page, each up to as long as it may be.
+    event_loop::carry(usize::MAX).await;
     let mut backwards = Backwards::new(limit, before, MAX_EXPORT_BYTES);
     read(journal, &subject.owner, &subject.handle, None, &mut backwards).await?;
     let removed = removed(journal, subject, &backwards);
@@ -183,6 +186,7 @@ fn removed(journal: &Journal, subject: &Subject, backwards: &Backwards) -> Optio
 /// Every cell that made the session what it is, with those of the sessions it was branched off; the second is the
 /// oldest of them if there were too many, the third why the first ones are not there any more.
 async fn everything(journal: &Journal, subject: &Subject) -> Result<(Vec<Entry>, Option<u64>, Option<String>), Error> {
+    event_loop::carry(usize::MAX).await;
     let owner = &*subject.owner;
     let mut backwards = Backwards::new(MAX_EXPORT_CELLS, None, MAX_EXPORT_BYTES);
     read(journal, owner, &subject.handle, None, &mut backwards).await?;

@@ -156,28 +156,7 @@ impl EventKind {
         }
     }
 
-    /// Takes secrets out of every text that is not ours. Before it is cut: half a literal would not be known as one.
-    pub(super) fn mask(&mut self) {
-        match self {
-            EventKind::SessionOpened { startup: Some(code), .. } | EventKind::CellStarted { code, .. } => {
-                // What is cut off anyway is not worth reading; the margin is for a literal across the cut.
-                if code.len() > 2 * MAX_TEXT_BYTES {
-                    let cut = code.floor_char_boundary(2 * MAX_TEXT_BYTES);
-                    code.truncate(cut);
-                }
-                mask::mask(code, Reading::Code);
-            }
-            EventKind::Output { text, .. } => mask::mask(text, Reading::Text),
-            EventKind::CellEnded { result, error, traceback, .. } => {
-                for text in [result, error, traceback].into_iter().flatten() {
-                    mask::mask(text, Reading::Text);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// Cuts every text to its bound, saying so.
+    /// Takes secrets out of every text that is not ours, and cuts every text to its bound, saying so.
     pub(super) fn clip(&mut self) {
         match self {
             EventKind::SessionOpened { name, python, profile, cwd, startup, .. } => {
@@ -185,7 +164,7 @@ impl EventKind {
                     clip(label, MAX_LABEL_BYTES);
                 }
                 if let Some(startup) = startup {
-                    clip(startup, MAX_TEXT_BYTES);
+                    clip_masked(startup, MAX_TEXT_BYTES, Reading::Code);
                 }
             }
             EventKind::SessionClosed { reason }
@@ -197,13 +176,14 @@ impl EventKind {
             EventKind::CellStarted { job, code, code_cut, client, .. } => {
                 clip(job, MAX_LABEL_BYTES);
                 clip(client, MAX_LABEL_BYTES);
-                if code.len() > MAX_TEXT_BYTES {
+                let unread = mask_beginning(code, MAX_TEXT_BYTES, Reading::Code);
+                if unread > 0 || code.len() > MAX_TEXT_BYTES {
                     code.truncate(code.floor_char_boundary(MAX_TEXT_BYTES));
                     code.shrink_to_fit();
                     *code_cut = true;
                 }
             }
-            EventKind::Output { text, .. } => clip(text, MAX_TEXT_BYTES),
+            EventKind::Output { text, .. } => clip_masked(text, MAX_TEXT_BYTES, Reading::Text),
             EventKind::Display { mime, resource, .. } => {
                 clip(mime, MAX_LABEL_BYTES);
                 clip(resource, MAX_LABEL_BYTES);
@@ -212,10 +192,10 @@ impl EventKind {
                 clip(job, MAX_LABEL_BYTES);
                 clip(outcome, MAX_LABEL_BYTES);
                 if let Some(result) = result {
-                    clip(result, MAX_RESULT_BYTES);
+                    clip_masked(result, MAX_RESULT_BYTES, Reading::Text);
                 }
                 for text in [error, traceback].into_iter().flatten() {
-                    clip(text, MAX_ERROR_BYTES);
+                    clip_masked(text, MAX_ERROR_BYTES, Reading::Text);
                 }
             }
             EventKind::PackagesInstalled { packages, environment } => {
@@ -258,12 +238,32 @@ impl EventKind {
 }
 
 fn clip(text: &mut String, max_bytes: usize) {
-    if text.len() <= max_bytes {
+    clip_rest(text, max_bytes, 0);
+}
+
+fn clip_masked(text: &mut String, max_bytes: usize, reading: Reading) {
+    let unread = mask_beginning(text, max_bytes, reading);
+    clip_rest(text, max_bytes, unread);
+}
+
+/// Takes secrets out of a text that is cut to `max_bytes` afterwards; how much of it was cut off unread. Half a literal would not be
+/// known as one, so a margin as long again is read too; what is cut off anyway is not worth reading.
+fn mask_beginning(text: &mut String, max_bytes: usize, reading: Reading) -> usize {
+    let read = text.floor_char_boundary(2 * max_bytes);
+    let unread = text.len() - read;
+    text.truncate(read);
+    mask::mask(text, reading);
+    unread
+}
+
+/// Cuts a text whose last `cut` bytes are gone already.
+fn clip_rest(text: &mut String, max_bytes: usize, cut: usize) {
+    if text.len() <= max_bytes && cut == 0 {
         return;
     }
     // Leaves room for the sentence, so that the bound holds for what is stored.
     let keep = text.floor_char_boundary(max_bytes - 64);
-    let cut = text.len() - keep;
+    let cut = cut + text.len() - keep;
     text.truncate(keep);
     // Writing to a string does not fail.
     _ = write!(text, "… [{cut} bytes cut from this event]");

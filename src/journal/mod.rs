@@ -210,7 +210,7 @@ impl Journal {
             wake: Notify::new(),
         });
         let (requests, inbox) = mpsc::channel(16);
-        let writer = tokio::spawn(writer::write(Arc::clone(&shared), inbox, lock));
+        let writer = crate::event_loop::spawn(writer::write(Arc::clone(&shared), inbox, lock));
         Ok(Opened { journal: Journal { shared, requests }, writer, damaged })
     }
 
@@ -218,7 +218,6 @@ impl Journal {
     /// masked, and texts over their bound are cut. Under overload output is dropped, and a gap event says how much.
     /// After shutdown it does nothing.
     pub fn record(&self, owner: &Arc<str>, target: &Arc<str>, mut kind: EventKind) {
-        kind.mask();
         kind.clip();
         let mut state = self.shared.lock();
         if state.live.is_none() {

@@ -26,6 +26,7 @@ use super::{
     event::{Event, EventKind},
     trim::{ROW_BYTES, Usage},
 };
+use crate::event_loop::apart;
 
 /// How long a statement waits for another process that holds the file.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -107,7 +108,8 @@ impl Store {
     /// Writes the events in one transaction. Returns how many bytes they take.
     pub(super) async fn insert(&self, events: &[Arc<Event>]) -> Result<u64, Error> {
         let written = async {
-            let rows = events.iter().map(RowOf::new).collect::<Result<Vec<_>, _>>()?;
+            let weight = events.iter().map(|event| event.kind.heap_bytes()).sum();
+            let rows = apart(weight, || events.iter().map(RowOf::new).collect::<Result<Vec<_>, _>>())?;
             let mut added: HashMap<&Arc<str>, (u64, u64)> = HashMap::new();
             for row in &rows {
                 let (events, bytes) = added.entry(&row.event.owner).or_default();
@@ -210,6 +212,11 @@ impl Store {
     }
 
     fn decode(&self, rows: &[SqliteRow]) -> Result<Rows, Error> {
+        let weight = rows.iter().map(|row| row.try_get::<&str, _>(4).map_or(0, str::len)).sum();
+        apart(weight, || self.decode_all(rows))
+    }
+
+    fn decode_all(&self, rows: &[SqliteRow]) -> Result<Rows, Error> {
         let mut decoded = Rows { found: rows.len(), ..Rows::default() };
         for row in rows {
             let (seq, event) = event(row).map_err(|source| self.failed("read", source))?;

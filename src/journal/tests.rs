@@ -171,7 +171,7 @@ async fn followers_miss_nothing_and_get_nothing_twice() {
         let target = (round % 2 == 1).then_some("session:1");
         let after = journal.last_seq() / 2;
         let mut follower = Box::pin(journal.follow(Some("uid:1"), target, after));
-        followers.push(tokio::spawn(async move {
+        followers.push(crate::event_loop::spawn(async move {
             let mut seen = Vec::new();
             while let Some(event) = next(&mut follower).await {
                 seen.push(event.seq);
@@ -495,6 +495,26 @@ fn long_texts_are_cut_and_say_so() {
     let says_so = |kind: &EventKind| matches!(kind, EventKind::Output { text, .. } if text.ends_with("bytes cut from this event]"));
     check(printed(&"é".repeat(40_000)), says_so);
     check(printed("short"), |kind| !says_so(kind));
+}
+
+/// Masking makes a text shorter, so that what is cut off before it has to be counted.
+#[test]
+fn what_is_cut_off_unread_is_told_and_a_secret_across_the_cut_is_none() {
+    let secret = format!("password = '{}'", "s3cret ".repeat(MAX_TEXT_BYTES));
+    let mut kind = printed(&secret);
+    kind.clip();
+    let EventKind::Output { text, .. } = &kind else { panic!() };
+    let cut = secret.len() - 2 * MAX_TEXT_BYTES;
+    assert_eq!(*text, format!("password = '***masked***… [{cut} bytes cut from this event]"));
+    let mut kind = EventKind::CellStarted {
+        cell: 1,
+        job: "j".to_owned(),
+        code: secret,
+        code_cut: false,
+        client: "test".to_owned(),
+    };
+    kind.clip();
+    assert!(matches!(&kind, EventKind::CellStarted { code_cut: true, code, .. } if code == "password = '***masked***"));
 }
 
 #[test]

@@ -7,7 +7,10 @@ use rmcp::model::{CallToolResult, ContentBlock};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::session::{Outcome, Report};
+use crate::{
+    event_loop::{apart, weight},
+    session::{Outcome, Report},
+};
 
 /// As many files of a cell are named in the text; the structured form has them all.
 const SHOWN_FILES: usize = 10;
@@ -135,8 +138,11 @@ pub fn report(mut report: Report, shown: Vec<(usize, Vec<u8>)>, structured: bool
 
 /// A data tool's answer: structured, with the same as text for clients that read only that.
 pub fn data<T: Serialize>(value: &T, text: Option<String>) -> CallToolResult {
-    let value = serde_json::to_value(value).unwrap_or_default();
-    let text = text.unwrap_or_else(|| serde_json::to_string_pretty(&value).unwrap_or_default());
+    let (value, text) = apart(weight(value), || {
+        let value = serde_json::to_value(value).unwrap_or_default();
+        let text = text.unwrap_or_else(|| serde_json::to_string_pretty(&value).unwrap_or_default());
+        (value, text)
+    });
     let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
     result.structured_content = Some(value);
     result

@@ -31,13 +31,15 @@ use crate::{
         Daemon, Holder, VERSION,
         targets::{self, Purpose, Target},
     },
+    event_loop::{self, apart},
     failures::{guide, view::Filter},
     files::{self, Content},
     history::{self, Format},
     output::Which,
+    plain::one_line,
     rights,
     session::{Outcome, Session, output_uri},
-    web::router::Entrance,
+    web::{load::LargeAnswer, router::Entrance},
 };
 
 const INSTRUCTIONS: &str = "pylair runs Python in persistent sessions. execute(code) uses your default session, opened at \
@@ -48,6 +50,9 @@ const INSTRUCTIONS: &str = "pylair runs Python in persistent sessions. execute(c
     read it before approving it.";
 
 const MAX_RESOURCE_BYTES: usize = 256 << 10;
+/// Longer ones are nobody's.
+const MAX_URI_BYTES: usize = 16 << 10;
+const MAX_ERROR_BYTES: usize = 8 << 10;
 const DEFAULT_HISTORY: usize = 100;
 const LISTED_FAILURES: usize = 20;
 /// The tools that do the same as prompts and as the resources of failures.
@@ -256,6 +261,35 @@ impl Server {
         Err(ErrorData::resource_not_found(format!("{error}; {hint}"), None))
     }
 
+    /// Does what a request asks for as a task of its own. An answer that is large is sent like one, and errors are no place for
+    /// what was sent.
+    async fn turn<T>(
+        large: Option<LargeAnswer>,
+        weight: fn(&T) -> usize,
+        work: impl Future<Output = Result<T, ErrorData>>,
+    ) -> Result<T, ErrorData> {
+        let answered = event_loop::watched(async {
+            let answered = work.await;
+            let is_large = |answer: &T| weight(answer) > event_loop::LARGE_BYTES;
+            if large.is_some() && answered.as_ref().is_ok_and(is_large) {
+                large.iter().for_each(LargeAnswer::announce);
+            }
+            answered
+        });
+        answered.await.map_err(|mut error| {
+            let cut = error.message.floor_char_boundary(MAX_ERROR_BYTES);
+            if cut < error.message.len() {
+                error.message = format!("{}…", &error.message[..cut]).into();
+            }
+            error
+        })
+    }
+
+    /// How the door is told that the answer to this request is large.
+    fn large_answer(context: &RequestContext<RoleServer>) -> Option<LargeAnswer> {
+        context.extensions.get::<http::request::Parts>()?.extensions.get::<LargeAnswer>().cloned()
+    }
+
     fn read_output(&self, uri: &str, job: &str, query: &str) -> Result<String, ErrorData> {
         let (mut offset, mut limit) = (0, MAX_RESOURCE_BYTES);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -272,7 +306,8 @@ impl Server {
             }
         }
         let outputs = &self.daemon.sessions.parts.outputs;
-        let page = outputs.read(job, Which::Merged, offset, limit).map_err(|error| {
+        // How long an output is that its daemon could not finish is found by reading it.
+        let page = apart(usize::MAX, || outputs.read(job, Which::Merged, offset, limit)).map_err(|error| {
             let hint = error.hint().unwrap_or("see the job's answer for its uri");
             ErrorData::resource_not_found(format!("{error}; {hint}"), None)
         })?;
@@ -294,6 +329,7 @@ impl Server {
             read.map_err(|error| ErrorData::internal_error(error.to_string(), None))?.map_err(|error| {
                 not_found(format!("{error}; {}", error.hint().unwrap_or("see the job's answer for its uri")))
             })?;
+        event_loop::carry(bytes.len()).await;
         Ok(match String::from_utf8(bytes) {
             Ok(text) => ResourceContents::text(text, uri).with_mime_type(mime),
             Err(error) => ResourceContents::blob(BASE64_STANDARD.encode(error.as_bytes()), uri).with_mime_type(mime),
@@ -319,6 +355,7 @@ impl Server {
         }
         let refused = |error: files::Error| not_found(format!("{}; {}", error.message(), error.hint()));
         let page = read.map_err(refused)?;
+        event_loop::carry(usize::try_from(page.bytes).unwrap_or(usize::MAX)).await;
         if page.next_offset.is_some() {
             let (name, encoded) = (&session.info.name, files::encode_path(path));
             let message = format!(
@@ -344,6 +381,7 @@ impl Server {
         let subject = self.subject(caller, target).await?;
         let events = self.daemon.journal.history(&subject.owner, &subject.handle, None, DEFAULT_HISTORY).await;
         let events = events.map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
+        event_loop::carry(usize::MAX).await;
         let lines: Vec<_> = events.iter().filter_map(|event| serde_json::to_string(event).ok()).collect();
         Ok(lines.join("\n"))
     }
@@ -373,40 +411,17 @@ impl Server {
         let found = history::find(&self.daemon.sessions, &self.daemon.journal, caller, target).await;
         found.map_err(|error| ErrorData::resource_not_found(format!("{error}; {}", error.hint()), None))
     }
-}
 
-impl ServerHandler for Server {
-    fn get_info(&self) -> ServerConfig {
-        ServerConfig::new(
-            ServerCapabilities::builder().enable_tools().enable_resources().enable_prompts().enable_tasks().build(),
-        )
-        .with_server_info(Implementation::new("pylair", VERSION))
-        .with_instructions(INSTRUCTIONS)
-    }
-
-    fn get_tool(&self, name: &str) -> Option<Tool> {
-        tools::listed(&self.selection).into_iter().find(|tool| tool.name == name)
-    }
-
-    async fn list_tools(
-        &self,
-        _request: Option<PaginatedRequestParams>,
-        context: RequestContext<RoleServer>,
-    ) -> Result<ListToolsResult, ErrorData> {
-        let caller = self.caller(&context)?;
-        let mut listed = tools::listed(&self.selection);
-        listed.retain(|tool| rights::could_call(&caller, &tool.name));
-        Ok(ListToolsResult::with_all_items(listed))
-    }
-
-    async fn call_tool(
+    async fn call(
         &self,
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
+        event_loop::carry(event_loop::weight(&(&request.arguments, &context.meta))).await;
         let Some(tool) = tools::find(&request.name, &self.selection) else {
             let known: Vec<_> = tools::listed(&self.selection).iter().map(|tool| tool.name.to_string()).collect();
-            let message = format!("there is no tool `{}`; there are {}", request.name, known.join(", "));
+            let message =
+                format!("there is no tool `{}`; there are {}", one_line(&request.name, 100), known.join(", "));
             return Err(ErrorData::invalid_params(message, None));
         };
         let _hold = self.daemon.hold(Holder::Request);
@@ -464,13 +479,94 @@ impl ServerHandler for Server {
         Ok(task.map_or_else(|| result.into(), |task| CreateTaskResult::new(task).into()))
     }
 
+    async fn read(&self, uri: String, context: RequestContext<RoleServer>) -> Result<ReadResourceResponse, ErrorData> {
+        if uri.len() > MAX_URI_BYTES {
+            return Err(ErrorData::invalid_params(format!("a uri has at most {MAX_URI_BYTES} bytes"), None));
+        }
+        let (path, query) = uri.split_once('?').unwrap_or((&uri, ""));
+        if let Some(id) = path.strip_prefix("pylair://failure/") {
+            let caller = self.caller_who_may(&context, FAILURES)?;
+            let text = self.read_failure(&caller, id).await?;
+            let contents = ResourceContents::text(text, uri.clone()).with_mime_type("application/json");
+            return Ok(ReadResourceResult::new(vec![contents]).into());
+        }
+        let caller = self.reading_caller(&context)?;
+        if let Some(file) = path.strip_prefix("pylair://file/") {
+            return Ok(ReadResourceResult::new(vec![self.read_file(&caller, &uri, file).await?]).into());
+        }
+        let (text, mime) = if let Some(job) = path.strip_prefix("pylair://output/") {
+            self.may_read_job(&caller, job).await?;
+            (self.read_output(&uri, job, query)?, "text/plain")
+        } else if let Some((job, index)) = path.strip_prefix("pylair://display/").and_then(|path| path.split_once('/'))
+        {
+            self.may_read_job(&caller, job).await?;
+            let contents = self.read_display(path, job, index).await?;
+            return Ok(ReadResourceResult::new(vec![contents]).into());
+        } else if let Some(target) = path.strip_prefix("pylair://history/") {
+            (self.read_history(&caller, target).await?, "application/x-ndjson")
+        } else if let Some(file) = path.strip_prefix("pylair://export/") {
+            self.read_export(&caller, file).await?
+        } else if let Some(topic) = path.strip_prefix("pylair://docs/") {
+            let page = guide::read(Some(topic));
+            let page =
+                page.map_err(|unknown| ErrorData::resource_not_found(format!("{unknown}; {}", unknown.hint()), None))?;
+            (page.docs, "text/markdown")
+        } else {
+            let message = format!(
+                "there is no resource {uri}; there are pylair://output/JOB, pylair://display/JOB/N, pylair://file/SESSION/PATH, \
+                 pylair://history/SESSION, pylair://export/SESSION.ipynb, pylair://failure/ID and pylair://docs/TOPIC"
+            );
+            return Err(ErrorData::resource_not_found(message, None));
+        };
+        let contents = ResourceContents::text(text, uri).with_mime_type(mime);
+        Ok(ReadResourceResult::new(vec![contents]).into())
+    }
+}
+
+impl ServerHandler for Server {
+    fn get_info(&self) -> ServerConfig {
+        ServerConfig::new(
+            ServerCapabilities::builder().enable_tools().enable_resources().enable_prompts().enable_tasks().build(),
+        )
+        .with_server_info(Implementation::new("pylair", VERSION))
+        .with_instructions(INSTRUCTIONS)
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        tools::listed(&self.selection).into_iter().find(|tool| tool.name == name)
+    }
+
+    async fn list_tools(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let caller = self.caller(&context)?;
+        let mut listed = tools::listed(&self.selection);
+        listed.retain(|tool| rights::could_call(&caller, &tool.name));
+        Ok(ListToolsResult::with_all_items(listed))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let weight = |answer: &CallToolResponse| match answer {
+            CallToolResponse::Complete(result) => event_loop::weight(result),
+            _ => 0,
+        };
+        Self::turn(Self::large_answer(&context), weight, self.call(request, context)).await
+    }
+
     async fn get_task(
         &self,
         request: GetTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetTaskResult, ErrorData> {
         let manager = self.daemon.tasks.of(&self.caller(&context)?.owner, &request.task_id)?;
-        Ok(GetTaskResult::new(manager.get_task(&request.task_id)?))
+        let task = async { Ok(GetTaskResult::new(manager.get_task(&request.task_id)?)) };
+        Self::turn(Self::large_answer(&context), event_loop::weight, task).await
     }
 
     async fn update_task(
@@ -507,8 +603,17 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
         let caller = self.caller_who_may(&context, PROMPTS)?;
-        let arguments = request.arguments.unwrap_or_default();
-        Ok(prompts::get(&self.daemon, &caller, &request.name, &arguments).await?.into())
+        let large = Self::large_answer(&context);
+        let written = async {
+            let arguments = request.arguments.unwrap_or_default();
+            event_loop::carry(event_loop::weight(&arguments)).await;
+            Ok(prompts::get(&self.daemon, &caller, &request.name, &arguments).await?.into())
+        };
+        let weight = |answer: &GetPromptResponse| match answer {
+            GetPromptResponse::Complete(result) => event_loop::weight(result),
+            _ => 0,
+        };
+        Self::turn(large, weight, written).await
     }
 
     async fn list_resources(
@@ -578,44 +683,11 @@ impl ServerHandler for Server {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        let uri = request.uri;
-        let (path, query) = uri.split_once('?').unwrap_or((&uri, ""));
-        if let Some(id) = path.strip_prefix("pylair://failure/") {
-            let caller = self.caller_who_may(&context, FAILURES)?;
-            let text = self.read_failure(&caller, id).await?;
-            let contents = ResourceContents::text(text, uri.clone()).with_mime_type("application/json");
-            return Ok(ReadResourceResult::new(vec![contents]).into());
-        }
-        let caller = self.reading_caller(&context)?;
-        if let Some(file) = path.strip_prefix("pylair://file/") {
-            return Ok(ReadResourceResult::new(vec![self.read_file(&caller, &uri, file).await?]).into());
-        }
-        let (text, mime) = if let Some(job) = path.strip_prefix("pylair://output/") {
-            self.may_read_job(&caller, job).await?;
-            (self.read_output(&uri, job, query)?, "text/plain")
-        } else if let Some((job, index)) = path.strip_prefix("pylair://display/").and_then(|path| path.split_once('/'))
-        {
-            self.may_read_job(&caller, job).await?;
-            let contents = self.read_display(path, job, index).await?;
-            return Ok(ReadResourceResult::new(vec![contents]).into());
-        } else if let Some(target) = path.strip_prefix("pylair://history/") {
-            (self.read_history(&caller, target).await?, "application/x-ndjson")
-        } else if let Some(file) = path.strip_prefix("pylair://export/") {
-            self.read_export(&caller, file).await?
-        } else if let Some(topic) = path.strip_prefix("pylair://docs/") {
-            let page = guide::read(Some(topic));
-            let page =
-                page.map_err(|unknown| ErrorData::resource_not_found(format!("{unknown}; {}", unknown.hint()), None))?;
-            (page.docs, "text/markdown")
-        } else {
-            let message = format!(
-                "there is no resource {uri}; there are pylair://output/JOB, pylair://display/JOB/N, pylair://file/SESSION/PATH, \
-                 pylair://history/SESSION, pylair://export/SESSION.ipynb, pylair://failure/ID and pylair://docs/TOPIC"
-            );
-            return Err(ErrorData::resource_not_found(message, None));
+        let weight = |answer: &ReadResourceResponse| match answer {
+            ReadResourceResponse::Complete(result) => event_loop::weight(result),
+            _ => 0,
         };
-        let contents = ResourceContents::text(text, uri).with_mime_type(mime);
-        Ok(ReadResourceResult::new(vec![contents]).into())
+        Self::turn(Self::large_answer(&context), weight, self.read(request.uri, context)).await
     }
 }
 

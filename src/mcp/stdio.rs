@@ -37,6 +37,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     bridge::{id_in_partial_line, slate::Slate},
     descriptor::{Descriptor, register, until_writable},
+    event_loop::{self, apart},
 };
 
 /// Longer than any message a client has a reason to send, code of 32 MiB with its escapes included.
@@ -270,7 +271,7 @@ impl Stdio {
                 if let Some(slate) = &self.shared.slate {
                     slate.begin(&id_text(&request.id));
                     if let ClientRequest::InitializeRequest(initialize) = &request.request {
-                        slate.initialize(&serde_json::to_vec(&initialize.params).unwrap_or_default());
+                        slate.initialize(&event_loop::to_json(&initialize.params).unwrap_or_default());
                     }
                 }
                 true
@@ -302,7 +303,7 @@ impl Shared {
         if self.closed.load(Ordering::Acquire) {
             return Err(io::ErrorKind::NotConnected.into());
         }
-        let mut line = serde_json::to_vec(message)?;
+        let mut line = event_loop::to_json(message)?;
         line.push(b'\n');
         let _turn = self.writing.lock().await;
         let mut rest = line.as_slice();
@@ -362,10 +363,12 @@ impl Transport<RoleServer> for Stdio {
                 self.last_answers().await;
                 return None;
             };
-            if line.iter().all(u8::is_ascii_whitespace) {
-                continue;
-            }
-            match serde_json::from_slice::<ClientJsonRpcMessage>(&line) {
+            let parsed = apart(line.len(), || {
+                let is_blank = line.iter().all(u8::is_ascii_whitespace);
+                (!is_blank).then(|| serde_json::from_slice::<ClientJsonRpcMessage>(&line))
+            });
+            let Some(parsed) = parsed else { continue };
+            match parsed {
                 Ok(message) => {
                     if self.admit(&message).await {
                         return Some(message);
@@ -385,7 +388,7 @@ impl Transport<RoleServer> for Stdio {
 impl Stdio {
     /// Answers a line that is no message: a parse error for what is no JSON, an invalid request for what is other JSON.
     async fn refuse_line(&self, line: &[u8], error: &serde_json::Error) {
-        let Ok(value) = serde_json::from_slice::<serde_json::Value>(line) else {
+        let Ok(value) = apart(line.len(), || serde_json::from_slice::<serde_json::Value>(line)) else {
             let message = format!("this line is not JSON: {error}");
             self.refuse(None, ErrorData::parse_error(message, None)).await;
             return;

@@ -79,7 +79,7 @@ impl Tasks {
         let message = format!("cell {} of {} is running as job {}", job.cell, job.session, job.id);
         let options = TaskOptions::new().with_ttl_ms(kept).with_poll_interval_ms(POLL_MS).with_status_message(message);
         let task = self.manager.spawn(options, move |context| {
-            Box::pin(async move {
+            Box::pin(crate::event_loop::watched(async move {
                 tokio::select! {
                     execution = job.ended() => {
                         context.set_status_message(format!("cell {} ended: {}", job.cell, execution.outcome.as_str()));
@@ -92,7 +92,7 @@ impl Tasks {
                         Err(TaskExit::Cancelled)
                     }
                 }
-            })
+            }))
         });
         let made = Made { at: Instant::now(), task: task.task_id.clone(), owner };
         self.made.lock().expect("no panic while locked").push_back(made);

@@ -16,6 +16,7 @@ use super::{
     excerpt::{self, Excerpt},
     tape::{self, Header, Kept, MARKER_EVERY, Totals, View, to_usize},
 };
+use crate::event_loop::apart;
 
 /// Text is written to the file in blocks of at least this; shorter output makes no file.
 const BLOCK_BYTES: u64 = 64 * 1024;
@@ -27,6 +28,8 @@ const TRIM_AT_BYTES: usize = 192 * 1024;
 const BUFFER_BYTES: usize = TRIM_AT_BYTES + 64 * 1024 + 64;
 /// Escaped text is passed on in pieces of about this.
 const DECODE_BYTES: usize = 16 * 1024;
+/// What is taken under one lock.
+const PUSH_BYTES: usize = 256 * 1024;
 /// What one `read_from` gives at most.
 const READ_BYTES: u64 = 64 * 1024;
 
@@ -132,14 +135,20 @@ impl Capture {
         if bytes.is_empty() {
             return;
         }
-        {
+        // In pieces, so that nobody waits for the lock while a large one is taken.
+        for piece in bytes.chunks(PUSH_BYTES) {
             let mut inner = self.lock();
             if inner.finished {
                 return;
             }
-            inner.push(self, stream, bytes);
+            inner.push(self, stream, piece);
         }
         self.changed.notify_waiters();
+    }
+
+    /// How much was printed so far.
+    pub fn bytes(&self) -> usize {
+        to_usize(self.lock().end())
     }
 
     /// The text after `cursor`, at most about 64 KiB of it; empty when there is none yet.
@@ -193,7 +202,7 @@ impl Capture {
             }
             (inner.view(RecentBytes::Copy), inner.totals)
         };
-        excerpt::excerpt(view, &totals, max_chars, whole)
+        apart(to_usize(view.end()), || excerpt::excerpt(view, &totals, max_chars, whole))
     }
 
     /// The cell has ended: what is left in memory goes to the file, where there is one.

@@ -150,7 +150,7 @@ impl Nursery {
         let descriptors: Vec<OwnedFd> =
             descriptors.iter().map(BorrowedFd::try_clone_to_owned).collect::<io::Result<_>>().map_err(Error::Gone)?;
         let nursery = self.clone();
-        let asked = tokio::spawn(async move {
+        let asked = crate::event_loop::spawn(async move {
             let control = nursery.control.lock().await;
             let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
             let answer = match control.send_bytes(&request, &borrowed) {

@@ -281,7 +281,7 @@ impl Template {
         };
         drop((theirs, log_end, stdin));
         let tail = Arc::new(Mutex::new(Vec::new()));
-        let log_task = tokio::spawn(keep_tail(log, tail.clone()));
+        let log_task = crate::event_loop::spawn(keep_tail(log, tail.clone()));
         let hello = control.receive_message::<Message>().await;
         let broken = |message: String| Error::Broken { executable: key.executable.clone(), message };
         match hello {
@@ -309,7 +309,7 @@ impl Template {
         }
         let control = Arc::new(control);
         let shared = Arc::<Shared>::default();
-        let reader = tokio::spawn(read_template(control.clone(), shared.clone()));
+        let reader = crate::event_loop::spawn(read_template(control.clone(), shared.clone()));
         Ok(Arc::new(Self { executable: key.executable.clone(), control, next: 1.into(), shared, reader, held }))
     }
 

@@ -230,6 +230,14 @@ pub struct Reply {
     pub blob: usize,
 }
 
+impl Reply {
+    /// About how many bytes it has, without its blob.
+    pub fn weight(&self) -> usize {
+        let error = self.error.as_ref().map_or(0, |error| error.message.len() + error.traceback.len());
+        self.result.as_ref().map_or(0, String::len) + error
+    }
+}
+
 impl Header for Reply {
     fn blob(&self) -> usize {
         self.blob
@@ -297,6 +305,11 @@ pub struct Inbox {
 }
 
 impl Inbox {
+    /// How much there is to be read for the next frame, if that can be taken already.
+    pub fn weight(&self) -> usize {
+        if self.bytes.len() < self.needed { 0 } else { self.bytes.len() }
+    }
+
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.needed = 0;

@@ -65,7 +65,7 @@ impl Proxy {
     pub fn start(listener: OwnedFd, allowed: Vec<Destination>) -> io::Result<Self> {
         let listener = TcpListener::from_std(listener.into())?;
         let rules = Arc::new(Gate { allowed, refused: Mutex::default() });
-        Ok(Self { task: tokio::spawn(serve(listener, rules.clone())), rules })
+        Ok(Self { task: crate::event_loop::spawn(serve(listener, rules.clone())), rules })
     }
 
     /// What was refused since this was last asked, in words.
@@ -110,12 +110,12 @@ async fn serve(listener: TcpListener, rules: Arc<Gate>) {
             continue;
         }
         let rules = rules.clone();
-        connections.spawn(async move {
+        connections.spawn(crate::event_loop::watched(async move {
             let _permit = permit;
             if let Err(error) = rules.serve_one(stream).await {
                 tracing::trace!(%error, "a connection through a session's proxy ended");
             }
-        });
+        }));
     }
 }
 

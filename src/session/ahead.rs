@@ -144,7 +144,7 @@ impl Nest {
             if ahead.made.elapsed() < MAX_AGE && ahead.link.is_usable(&parts.probes, &kind.key) {
                 return Some(ahead);
             }
-            tokio::spawn(ahead.discard());
+            crate::event_loop::spawn(ahead.discard());
         }
         None
     }
@@ -156,7 +156,7 @@ impl Nest {
         match slots.all.iter_mut().find(|slot| slot.kind == *kind) {
             Some(slot) if slot.ready.len() < DEPTH => slot.ready.push(ahead),
             // Another was made in its place meanwhile.
-            _ => drop(tokio::spawn(ahead.discard())),
+            _ => drop(crate::event_loop::spawn(ahead.discard())),
         }
     }
 
@@ -178,7 +178,7 @@ impl Nest {
                     .flatten();
                 if let Some(oldest) = oldest {
                     for ahead in slots.all.swap_remove(oldest).ready {
-                        tokio::spawn(ahead.discard());
+                        crate::event_loop::spawn(ahead.discard());
                     }
                 }
                 let slot = Slot { kind: kind.clone(), ready: Vec::new(), is_making: true, used: Instant::now() };
@@ -186,7 +186,7 @@ impl Nest {
             }
         }
         let (nest, parts) = (Arc::downgrade(self), Arc::downgrade(parts));
-        tokio::spawn(async move {
+        crate::event_loop::spawn(async move {
             tokio::time::sleep(DELAY).await;
             while let Some(parts) = parts.upgrade() {
                 let room = open_files::check(2 * open_files::FOR_SESSION)
@@ -215,7 +215,7 @@ impl Nest {
                 slot.is_making
             }
             (made, slot) => {
-                made.map(|ahead| tokio::spawn(ahead.discard()));
+                made.map(|ahead| crate::event_loop::spawn(ahead.discard()));
                 if let Some(slot) = slot {
                     slot.is_making = false;
                 }

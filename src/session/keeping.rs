@@ -187,7 +187,7 @@ impl Sessions {
             drop(turn);
             revived
         };
-        tokio::spawn(reviving).await.map_err(|_| Error::Gone)?
+        crate::event_loop::spawn(reviving).await.map_err(|_| Error::Gone)?
     }
 
     async fn revive_now(&self, caller: &Caller, mut definition: Definition) -> Result<Session, Error> {
@@ -256,7 +256,9 @@ impl Sessions {
         let me = self.me.upgrade().ok_or(Error::Gone)?;
         let (caller, target) = (caller.clone(), target.to_owned());
         // As a whole, also when the one who asked has gone.
-        tokio::spawn(async move { me.close_now(&caller, &target, forget).await }).await.map_err(|_| Error::Gone)?
+        crate::event_loop::spawn(async move { me.close_now(&caller, &target, forget).await })
+            .await
+            .map_err(|_| Error::Gone)?
     }
 
     async fn close_now(&self, caller: &Caller, target: &str, forget: bool) -> Result<String, Error> {

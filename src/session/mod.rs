@@ -44,6 +44,7 @@ use crate::{
     audit::{Audit, Line, What},
     caller::{Caller, DefaultSession, Scope},
     config::{Checkpoints, Config},
+    event_loop,
     files::{Workspace, Workspaces},
     journal::Journal,
     output::Outputs,
@@ -505,7 +506,9 @@ impl Session {
     /// the user's code; the rest is `busy` then.
     pub async fn ask(&self, op: Op, blob: Vec<u8>, limit: Duration) -> Result<serde_json::Value, Error> {
         let question = task::Question { op, blob, files: Vec::new(), limit };
-        self.send(|answer| Command::Ask { question, answer }).await?
+        let answer = self.send(|answer| Command::Ask { question, answer }).await??;
+        event_loop::carry(event_loop::weight(&answer)).await;
+        Ok(answer)
     }
 
     /// Looks something up, which takes no time worth speaking of.

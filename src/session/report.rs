@@ -5,7 +5,10 @@ use std::fmt::Write;
 use serde::{Deserialize, Serialize};
 
 use super::job::{Execution, Job, Outcome, Shown, Variables};
-use crate::probe::wire::{MadeFile, Raised};
+use crate::{
+    event_loop::apart,
+    probe::wire::{MadeFile, Raised},
+};
 
 /// The structured outcome of an execution.
 #[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
@@ -133,6 +136,14 @@ pub fn output_uri(job: &str) -> String {
 impl Report {
     /// Tells a job as it is now, in at most about `max_chars` characters of text.
     pub fn new(job: &Job, execution: Option<&Execution>, max_chars: usize) -> Self {
+        let texts = execution.map_or(0, |execution| {
+            let error = execution.error.as_ref().map_or(0, |error| error.message.len() + error.traceback.len());
+            execution.result.as_ref().map_or(0, String::len) + error
+        });
+        apart(texts + job.capture.bytes(), || Self::cut(job, execution, max_chars))
+    }
+
+    fn cut(job: &Job, execution: Option<&Execution>, max_chars: usize) -> Self {
         let share = max_chars / 3;
         let mut truncated = false;
         // Each has a third of the room, and what the others leave of theirs.
@@ -182,6 +193,13 @@ impl Report {
             notes,
             late_output: late.map(|(_, excerpt)| excerpt.merged.text),
         }
+    }
+
+    /// About how many bytes its texts have.
+    pub fn weight(&self) -> usize {
+        let error = self.error.as_ref().map_or(0, |error| error.message.len() + error.traceback.len());
+        let told = [&self.result, &self.late_output].into_iter().flatten().map(String::len).sum::<usize>();
+        self.stdout.len() + self.stderr.len() + self.merged.len() + error + told
     }
 
     /// The cell after whose end the late output came: the one before this.

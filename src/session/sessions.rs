@@ -89,8 +89,8 @@ impl Sessions {
             started: tokio::sync::Notify::new(),
             nest: Arc::default(),
         });
-        tokio::spawn(close_idle(Arc::downgrade(&sessions)));
-        tokio::spawn(watching::watch(Arc::downgrade(&sessions)));
+        crate::event_loop::spawn(close_idle(Arc::downgrade(&sessions)));
+        crate::event_loop::spawn(watching::watch(Arc::downgrade(&sessions)));
         sessions
     }
 

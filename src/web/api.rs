@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, convert::Infallible, path::PathBuf, sync::Arc};
 
 use axum::{
-    Extension, Json, Router,
+    Extension, Router,
     body::{Body, Bytes},
     extract::{DefaultBodyLimit, Path, Query, State},
     http::{HeaderValue, StatusCode},
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::{door::MAX_BODY_BYTES, router::Entrance, unique::Unique, visitors::Visit};
+use super::{door::MAX_BODY_BYTES, load::Json, router::Entrance, unique::Unique, visitors::Visit};
 use crate::{
     audit::Pending,
     caller::{Caller, DefaultSession, Scope, client_name},
@@ -24,7 +24,7 @@ use crate::{
         Daemon, Holder,
         targets::{self, Purpose, Target},
     },
-    files,
+    event_loop, files,
     history::{self, Format},
     output::{Stream, Which},
     probe::wire::Op,
@@ -310,7 +310,7 @@ async fn execute(
     let max_chars = body.max_chars.unwrap_or(daemon.config.max_chars);
     let (lines, receiver) = mpsc::channel(16);
     let hold = daemon.hold(Holder::Request);
-    tokio::spawn(async move {
+    crate::event_loop::spawn(async move {
         // A reader that goes away leaves the job behind; nothing else depends on this task.
         let _unheard = stream(&job, notes, max_chars, lines).await;
         record.end(job.execution().map_or("running", |execution| execution.outcome.as_str()), None);
@@ -327,7 +327,7 @@ async fn stream(
     lines: mpsc::Sender<Bytes>,
 ) -> Result<(), mpsc::error::SendError<Bytes>> {
     let encode = |line: &Line| {
-        let mut bytes = serde_json::to_vec(line).unwrap_or_default();
+        let mut bytes = event_loop::to_json(line).unwrap_or_default();
         bytes.push(b'\n');
         Bytes::from(bytes)
     };

@@ -11,7 +11,7 @@ use std::{
 };
 
 use axum::{
-    Extension, Json, Router,
+    Extension, Router,
     body::{Body, Bytes},
     extract::{DefaultBodyLimit, Path, Query, Request, State},
     http::{HeaderMap, HeaderValue, StatusCode, header},
@@ -26,6 +26,7 @@ use tokio_util::io::ReaderStream;
 use super::{
     api::{self, ApiError, Origin},
     form::{self, Form, Part},
+    load::Json,
     router::Entrance,
 };
 use crate::{

@@ -23,6 +23,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::router::Remote;
+use crate::event_loop::watched;
 
 /// What hyper holds of a head and of a body at once.
 const MAX_BUFFER_BYTES: usize = 64 << 10;
@@ -57,10 +58,10 @@ pub async fn serve(
         match accepted {
             Ok((stream, peer)) => {
                 let connection = welcome((stream, peer), tls.clone(), router.clone(), limits, stop.clone());
-                connections.spawn(async move {
+                connections.spawn(watched(async move {
                     connection.await;
                     drop(permit);
-                });
+                }));
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
@@ -186,7 +187,7 @@ mod tests {
         let stop = CancellationToken::new();
         let router = Router::new().route("/", axum::routing::get(|| async { "here" }));
         let limits = Limits { connections: 1, head: Duration::from_millis(100) };
-        let serving = tokio::spawn(serve(listener, None, router, limits, stop.clone()));
+        let serving = crate::event_loop::spawn(serve(listener, None, router, limits, stop.clone()));
         let mut slow = TcpStream::connect(address).await.unwrap();
         slow.write_all(b"GET / HT").await.unwrap();
         let mut next = TcpStream::connect(address).await.unwrap();

@@ -11,6 +11,7 @@ mod failures;
 mod files;
 mod form;
 pub mod listen;
+pub mod load;
 mod mcp_sessions;
 mod openapi;
 mod pages;

@@ -16,7 +16,7 @@ use tokio::net::{UnixListener, UnixStream};
 use super::{
     api,
     door::{self, Door},
-    failures, files,
+    failures, files, load,
     mcp_sessions::McpSessions,
     openapi, pages, problem,
     visitors::Visit,
@@ -88,6 +88,7 @@ pub fn unix(daemon: Arc<Daemon>) -> Router {
         .merge(failures::router(daemon.clone()))
         .merge(files::router(daemon))
         .layer(axum::middleware::from_fn(check))
+        .layer(axum::middleware::from_fn(load::weigh))
 }
 
 /// The router of the TCP door.
@@ -110,7 +111,7 @@ pub fn tcp(daemon: &Arc<Daemon>, door: Door, selection: Selection) -> Router {
         .merge(files::router(daemon.clone()))
         .layer(axum::middleware::from_fn(door::in_our_shape));
     let door = Arc::new(door);
-    tokio::spawn(door.clone().watch());
+    crate::event_loop::spawn(door.clone().watch());
     plain
         .merge(mcp)
         .fallback(door::not_found)
@@ -119,4 +120,5 @@ pub fn tcp(daemon: &Arc<Daemon>, door: Door, selection: Selection) -> Router {
         .route("/health", axum::routing::get(|| async { "ok\n" }))
         .merge(openapi::router())
         .layer(axum::middleware::from_fn(pages::guard))
+        .layer(axum::middleware::from_fn(load::weigh))
 }

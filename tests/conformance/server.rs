@@ -29,7 +29,7 @@ pub async fn start() -> std::io::Result<SocketAddr> {
     let service = mcp_service(move || Fixture::new(Arc::clone(&shared)), Arc::default(), options);
     let router =
         Router::new().nest_service("/mcp", service).layer(middleware::from_fn_with_state(Returns::default(), losable));
-    tokio::spawn(async move { axum::serve(listener, router).await });
+    pylair::event_loop::spawn(async move { axum::serve(listener, router).await });
     Ok(address)
 }
 

@@ -54,5 +54,6 @@ mod sealed;
 mod stacks;
 mod templates;
 mod tools;
+mod turns;
 mod undo;
 mod wrap;

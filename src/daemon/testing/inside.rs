@@ -57,7 +57,7 @@ impl Daemon {
         self.testing.add(run.clone());
         let name = || caller.env.get("USER").cloned().unwrap_or_else(|| caller.owner.to_string());
         let by = caller.credential.as_ref().map_or_else(name, |_| caller.owner.to_string());
-        tokio::spawn(self.clone().follow_inside(run.clone(), room, left, by));
+        crate::event_loop::spawn(self.clone().follow_inside(run.clone(), room, left, by));
         Ok(run)
     }
 

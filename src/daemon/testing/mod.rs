@@ -193,7 +193,7 @@ impl TestRun {
     /// Listens until pytest has ended.
     async fn follow(self: Arc<Self>, mut child: Child) {
         let pump = |stream: Stream, pipe: Option<Box<dyn AsyncRead + Send + Unpin>>| {
-            tokio::spawn(pump(self.job.clone(), stream, pipe))
+            crate::event_loop::spawn(pump(self.job.clone(), stream, pipe))
         };
         let out = pump(Stream::Stdout, child.stdout.take().map(|pipe| Box::new(pipe) as _));
         let err = pump(Stream::Stderr, child.stderr.take().map(|pipe| Box::new(pipe) as _));
@@ -293,7 +293,7 @@ impl Daemon {
         parts.jobs.add(job.clone());
         let run = Arc::new(TestRun::new(job, run, python, Place::Group(group), &wish.args));
         self.testing.add(run.clone());
-        tokio::spawn(self.clone().follow_outside(run.clone(), child));
+        crate::event_loop::spawn(self.clone().follow_outside(run.clone(), child));
         Ok(run)
     }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{ToolError, parse};
 use crate::{
     daemon::targets::Purpose,
+    event_loop,
     files::{Content, DEFAULT_DEPTH, DEFAULT_PAGE_BYTES, Entry, Error, ListOptions, MAX_PAGE_BYTES, Page, Written},
     mcp::{render, server::Call},
     session,
@@ -81,6 +82,7 @@ pub async fn read(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let session = call.session(args.target.as_deref(), Purpose::Look).await?;
     let max_bytes = args.max_bytes.unwrap_or(DEFAULT_PAGE_BYTES).min(MAX_PAGE_BYTES);
     let page = session.workspace().read(&args.path, args.offset.unwrap_or(0), max_bytes).await?;
+    event_loop::carry(max_bytes).await;
     let facts = ContentBlock::text(facts(&page));
     let content = match page.content {
         Content::Text(text) => ContentBlock::text(text),

@@ -16,6 +16,7 @@ use crate::{
         frozen::FrozenStatus,
         targets::{Purpose, Target},
     },
+    event_loop,
     hash::hex,
     mcp::{render, server::Call},
     sandbox::Wish,
@@ -313,6 +314,7 @@ async fn tell(
         return super::testing::tell_run(daemon, &run, execution, notes, max_chars).await;
     }
     let mut report = Report::new(job, execution, max_chars);
+    event_loop::carry(report.weight()).await;
     for note in notes {
         // A cell's own notes have what was missing of the sandbox it ran in.
         if !report.notes.contains(&note) {
@@ -320,7 +322,9 @@ async fn tell(
         }
     }
     let shown = if report.displays.iter().any(|display| display.inline.is_some()) {
-        inline_parts(daemon, &job.id, &report).await
+        let parts = inline_parts(daemon, &job.id, &report).await;
+        event_loop::carry(parts.iter().map(|(_, bytes)| bytes.len()).sum()).await;
+        parts
     } else {
         Vec::new()
     };
@@ -361,6 +365,8 @@ async fn report_progress(call: &Call<'_>, job: &Job, token: rmcp::model::Progres
                 chars += text.chars().count() as u64;
                 message.push_str(&text);
             }
+            // There may be any amount of it.
+            tokio::task::yield_now().await;
             // Only the newest is worth a person's glance; the whole comes with the answer.
             if message.len() > 4 * MAX_PROGRESS_CHARS {
                 let from = message.char_indices().rev().nth(MAX_PROGRESS_CHARS).map_or(0, |(at, _)| at);

@@ -18,6 +18,7 @@ use crate::{
         targets::Target,
         testing::{TestRun, TestWish},
     },
+    event_loop,
     failures::{
         record::Status,
         view::{Outcomes, Summary},
@@ -123,6 +124,7 @@ pub(super) async fn tell_run(
         run.settled().await;
     }
     let report = Report::new(job, execution, max_chars);
+    event_loop::carry(report.weight()).await;
     let reported = daemon.reported(run).await;
     let mut ran = Ran {
         run: run.run.clone(),

@@ -32,6 +32,7 @@ use super::{
 };
 use crate::{
     descriptor::{readable, until_writable},
+    event_loop::apart,
     keeper::{
         Order, Report,
         confine::{Confinement, Place},
@@ -494,7 +495,7 @@ impl Link {
             if let Some((id, answer)) = self.peeked.pop_front() {
                 return LinkEvent::Peeked(id, answer);
             }
-            match wire::decode::<Reply>(&mut self.inbox) {
+            match apart(self.inbox.weight(), || wire::decode::<Reply>(&mut self.inbox)) {
                 Ok(Some((reply, blob))) => return LinkEvent::Reply(Box::new(reply), blob),
                 Ok(None) => {}
                 Err(error) => {

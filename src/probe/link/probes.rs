@@ -69,7 +69,7 @@ impl Probes {
             Entry::Occupied(_) => return,
             Entry::Vacant(slot) => slot.insert(None),
         };
-        tokio::spawn(async move {
+        crate::event_loop::spawn(async move {
             tokio::time::sleep(SPARE_DELAY).await;
             let spare = Link::fork(template, None, None, &[]).await;
             let mut spares = spares.lock().expect("no panic while locked");

@@ -173,7 +173,7 @@ impl Task {
         let (parts, info, live) = (self.parts.clone(), self.info.clone(), self.live.clone());
         let has_run = Arc::new(AtomicBool::new(false));
         let waiting = has_run.clone();
-        let enclosing = tokio::spawn(async move {
+        let enclosing = crate::event_loop::spawn(async move {
             let groups = parts.groups().await;
             // The kernel moves a process when no fork is under way, and lets nobody begin one meanwhile. Where those who fork hardly
             // get a processor, that would stop the whole machine.
@@ -497,7 +497,7 @@ impl Task {
 /// The next one begins a while later.
 fn end_turn(turn: Option<OwnedMutexGuard<()>>) {
     if let Some(turn) = turn {
-        tokio::spawn(async move {
+        crate::event_loop::spawn(async move {
             tokio::time::sleep(CROWDED_PAUSE).await;
             drop(turn);
         });

@@ -24,6 +24,7 @@ use super::{
     job::{Execution, Late, Outcome},
 };
 use crate::{
+    event_loop::carry_for_now,
     files::OwnDirectory,
     probe::{
         link::{Link, LinkEvent},
@@ -117,7 +118,7 @@ pub(super) async fn start(
             }
         }
     }
-    tokio::spawn(task.run(receiver));
+    crate::event_loop::spawn(task.run(receiver));
     Ok(Session { restored, ..session })
 }
 
@@ -339,6 +340,7 @@ impl Task {
         match event {
             LinkEvent::Output(stream, count) => self.on_output(stream, count),
             LinkEvent::Reply(reply, blob) => {
+                let _load = carry_for_now(blob.len() + reply.weight()).await;
                 let of_cell = self.running.as_ref().is_some_and(|running| running.request == reply.id);
                 match reply.ev {
                     Event::Done => {}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::{
-    Extension, Json,
+    Extension,
     body::Bytes,
     extract::State,
     response::{IntoResponse, Response},
@@ -25,7 +25,7 @@ use crate::{
         prompt::{self, Style},
         view::{Filter, Group},
     },
-    web::router::Entrance,
+    web::{load::Json, router::Entrance},
 };
 
 /// Failures that are put into another group at once.

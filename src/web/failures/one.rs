@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{
-    Extension, Json,
+    Extension,
     body::Bytes,
     extract::State,
     http::{StatusCode, header},
@@ -23,7 +23,7 @@ use crate::{
         rules::{Progress, Rule},
         view::{Filter, Page, Summary},
     },
-    web::router::Entrance,
+    web::{load::Json, router::Entrance},
 };
 
 const MAX_LOCALS: usize = 1000;

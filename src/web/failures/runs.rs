@@ -3,7 +3,6 @@
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
-    Json,
     body::Bytes,
     extract::State,
     response::{
@@ -20,6 +19,7 @@ use super::{Asked, DEFAULT_LIMIT, Named, Problem};
 use crate::{
     daemon::Daemon,
     failures::{view::Run, watching::Change},
+    web::load::Json,
 };
 
 const KEEP_ALIVE: Duration = Duration::from_secs(15);

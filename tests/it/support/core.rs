@@ -14,6 +14,7 @@ use pylair::{
     caller::{Caller, DefaultSession, Door, Scope},
     config::{Config, Flags},
     daemon::Daemon,
+    event_loop,
     journal::EventKind,
     session::{Error, Job, OnTimeout, OpenOptions, Outcome, Report, Session},
 };
@@ -46,6 +47,8 @@ pub fn with_settings(settings: &[(&str, &str)], story: impl AsyncFn(&Core)) {
 fn tell(python: &Path, settings: &[(&str, &str)], story: &impl AsyncFn(&Core)) {
     let home = settings.iter().fold(Home::with_python(python), |home, (key, value)| home.set(key, value));
     let home = Arc::new(home);
+    event_loop::watch(None);
+    let slow_before = event_loop::slow_polls().len();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -62,12 +65,14 @@ fn tell(python: &Path, settings: &[(&str, &str)], story: &impl AsyncFn(&Core)) {
     drop(core);
     drop(runtime);
     let mut home = Arc::into_inner(home).expect("the core is gone");
+    let slow = event_loop::slow_polls().split_off(slow_before);
     if let Err(panic) = told {
         eprintln!("with the Python at {}", python.display());
         home.abandon();
         drop(home);
         resume_unwind(panic);
     }
+    assert!(slow.is_empty(), "others had to wait for this, here or in a test beside it: {slow:?}");
 }
 
 impl Core {

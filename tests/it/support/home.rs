@@ -26,6 +26,9 @@ use super::{
 /// Names that begin like this belong to a template's own environment, so all Python processes of a test carry it.
 const MARKER: &str = "PYTHON_PYLAIR_TEST_HOME";
 
+/// The file in which a daemon writes down what kept the thread that serves all others too long.
+const SLOW_POLLS: &str = "PYLAIR_SLOW_POLLS";
+
 #[derive(Debug)]
 pub struct Home {
     pub path: PathBuf,
@@ -70,6 +73,7 @@ impl Home {
             ("PATH", "/usr/local/bin:/usr/bin:/bin".to_owned()),
             ("PYLAIR_HOME", text(&path)),
             ("PYLAIR_PYTHON", text(python)),
+            (SLOW_POLLS, text(&path.join("slow-polls"))),
             (MARKER, text(&path)),
         ];
         let env = env.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
@@ -179,6 +183,12 @@ impl Home {
         assert!(left.is_empty(), "processes were left behind: {left:?}");
     }
 
+    /// Whatever the test did, nobody had to wait for somebody else's work.
+    fn assert_nobody_was_held_up(&self) {
+        let slow = self.env.get(SLOW_POLLS).and_then(|file| fs::read_to_string(file).ok());
+        assert!(slow.is_none(), "others had to wait for this:\n{}", slow.unwrap_or_default());
+    }
+
     fn remove(&self) {
         let runtime = self.places().runtime;
         if !runtime.starts_with(&self.path) {
@@ -204,6 +214,7 @@ impl Drop for Home {
             assert!(stopped.status.success(), "the daemon could not be stopped: {stopped:?}");
         }
         self.assert_nothing_is_left();
+        self.assert_nobody_was_held_up();
         self.remove();
     }
 }
