@@ -1,8 +1,8 @@
-"""Brings the records of a test run to the daemon, or to a spool file where no daemon answers. Called by reporting.py, on its thread.
+"""Brings the records of a test run to the daemon. Called by reporting.py, on its thread.
 
 Speaks just enough HTTP/1.1 over the daemon's Unix socket: one request under way, whose answer is read when there is something else to do
-anyway, so that the tests need not wait for a disk. Once the daemon could not be reached, everything goes to the spool until the run ends.
-Nothing here raises.
+anyway, so that the tests need not wait for a disk. Until the daemon has confirmed it, everything is in the spool too: a test may end the
+process. Once the daemon could not be reached, it stays there for the next. Nothing here raises.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 from . import descriptors, listening, registry
 from .real import real
+from .spool import Spool
 
 BATCH_BYTES = 256 << 10
 BATCH_SECONDS = 1.0
 CONNECT_SECONDS = 0.5
 ANSWER_SECONDS = 5.0
 MAX_REQUEST_BYTES = 1 << 20
-MAX_SPOOL_BYTES = 256 << 20
 # Who has so much waiting waits himself.
 _MAX_WAITING_BYTES = 8 << 20
 _MAX_ANSWER_BYTES = 16 << 20
@@ -41,10 +41,9 @@ class Delivery:
         self.spool_error: str | None = None
         self._run = run
         self._socket_path = os.path.join(registry.runtime_directory(env, os.getuid()), "daemon.sock")
-        self._spool_directory = os.path.join(registry.state_directory(env), "spool")
+        self._spool = Spool(os.path.join(registry.state_directory(env), "spool"), run)
         self._pid = real.getpid()
         self._socket: Any = None
-        self._first = b""
         self._waiting: list[bytes] = []
         self._size = 0
         self._flushed = real.monotonic()
@@ -53,12 +52,13 @@ class Delivery:
         self._rest: Any = None
         self._answer = bytearray()
         self._asked = 0.0
-        self._spooled = 0
 
     def add(self, line: bytes, at_once: bool = False) -> None:
-        """Takes a line. It is sent with others when a second has passed or there are many, or at once."""
-        if not self._first:
-            self._first = line
+        """Takes a line. It is kept now, and sent with others when a second has passed or there are many, or at once."""
+        self._spool.add(line)
+        if self.spools:
+            self.spool_error = self._spool.error
+            return
         self._waiting.append(line)
         self._size += len(line)
         if at_once or self._size >= BATCH_BYTES or real.monotonic() - self._flushed >= BATCH_SECONDS:
@@ -69,14 +69,13 @@ class Delivery:
         if real.getpid() != self._pid:
             # A test forked, and this is its child.
             return
-        self._flushed = real.monotonic()
-        if not self.spools:
-            try:
-                self._send(max(seconds, ANSWER_SECONDS if self._size > _MAX_WAITING_BYTES else 0.0))
-            except (OSError, ValueError, _Lost):
-                self._give_up()
         if self.spools:
-            self._spool()
+            return
+        self._flushed = real.monotonic()
+        try:
+            self._send(max(seconds, ANSWER_SECONDS if self._size > _MAX_WAITING_BYTES else 0.0))
+        except (OSError, ValueError, _Lost):
+            self._give_up()
 
     def wait_for_first_answer(self, seconds: float) -> None:
         """Waits until the daemon has answered once, which says whether failures may be frozen."""
@@ -84,7 +83,13 @@ class Delivery:
             self.flush(seconds)
 
     def close(self) -> None:
-        if self._socket is not None and real.getpid() == self._pid:
+        """The run has ended."""
+        if real.getpid() == self._pid:
+            self._hang_up()
+            self._spool.close()
+
+    def _hang_up(self) -> None:
+        if self._socket is not None:
             self._socket.close()
             self._socket = None
 
@@ -181,37 +186,16 @@ class Delivery:
         if isinstance(failures, dict):
             self.failures.update(failures)
         if fields.get("connection", "").lower() == "close":
-            self.close()
+            self._hang_up()
+        if not self._waiting:
+            self._spool.confirmed()
         return True
 
     def _give_up(self) -> None:
-        """From here on everything is spooled, also what the daemon was sent and did not confirm: it knows what it has."""
+        """From here on everything stays in the spool, also what the daemon was sent and did not confirm: it knows what it has."""
         self.spools = True
+        self.spool_error = self._spool.error
         self.freeze = 0
-        self._waiting = self._under_way + self._waiting
+        self._waiting, self._size = [], 0
         self._under_way, self._rest = [], None
-        self.close()
-
-    def _spool(self) -> None:
-        lines, self._waiting, self._size = self._waiting, [], 0
-        if not lines or self.spool_error is not None:
-            return
-        if not self._spooled and lines[0] != self._first:
-            lines.insert(0, self._first)
-        data = b"".join(lines)
-        self._spooled += len(data)
-        if self._spooled > MAX_SPOOL_BYTES:
-            self.spool_error = f"they are more than {MAX_SPOOL_BYTES >> 20} MB"
-            return
-        try:
-            real.makedirs(self._spool_directory, mode=0o700, exist_ok=True)
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            fd = real.open(os.path.join(self._spool_directory, f"{self._run}.jsonl"), flags, 0o600)
-            try:
-                rest = memoryview(data)
-                while len(rest):
-                    rest = rest[real.write(fd, rest) :]
-            finally:
-                real.close(fd)
-        except OSError as error:
-            self.spool_error = f"{self._spool_directory}: {error.strerror}"
+        self._hang_up()

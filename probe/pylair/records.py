@@ -63,7 +63,8 @@ class Records:
         self.failures: list[tuple[str, str, str]] = []
         self._facts = facts.Facts()
         self._tests: dict[str, _Test] = {}
-        self._attempts: dict[str, int] = {}
+        # How often each test was tried.
+        self.attempts: dict[str, int] = {}
         # Evidence of this process, by the number that its report carries.
         self._evidence: dict[int, dict[str, Any]] = {}
         self._occurrences = 0
@@ -75,7 +76,7 @@ class Records:
     def passed(self, reports: list[Any]) -> None:
         """Takes many reports of what passed, in their order."""
         lines: list[str] = []
-        attempts, tests, items, facts_of = self._attempts, self._tests, self.items, self._facts.of
+        attempts, tests, items, facts_of = self.attempts, self._tests, self.items, self._facts.of
         beginning = f'{{"ev":"test","run":"{self._run}","nodeid":'
         count, at = len(reports), 0
         told_file, file_text = None, ""
@@ -189,7 +190,7 @@ class Records:
         return next(reversed(list(self._tests)), None)
 
     def finished(self) -> int:
-        return len(self._attempts) - sum(1 for test in self._tests.values() if not test.outcome)
+        return len(self.attempts) - sum(1 for test in self._tests.values() if not test.outcome)
 
     # Evidence.
 
@@ -222,7 +223,7 @@ class Records:
     # A test.
 
     def _begin(self, nodeid: str, report: Any) -> _Test:
-        attempt = self._attempts[nodeid] = self._attempts.get(nodeid, 0) + 1
+        attempt = self.attempts[nodeid] = self.attempts.get(nodeid, 0) + 1
         test = self._tests[nodeid] = _Test(nodeid, attempt, report.location, report.start or real.time())
         carried = report.__dict__.get(CARRIED)
         if isinstance(carried, dict):

@@ -25,6 +25,8 @@ MAX_CLOSING_LINES = 200
 _GIT_SECONDS = 3.0
 _FIRST_ANSWER_SECONDS = 0.5
 _MAX_PASSED = 3000
+# How long what passed waits where its name is not noted in memory that outlives the process: to write after each test costs too much.
+_UNNOTED_SECONDS = 0.02
 # What pytest exits with.
 _USAGE_ERROR = 4
 
@@ -48,8 +50,10 @@ class Reporter(Witness):
         self._git: Any = None
         self._code_told = False
         self._began = 0.0
-        # Reports of what passed, and from when on they are no longer kept waiting.
+        # Reports of what passed, for how long they are kept waiting, and until when.
         self._passed: list[Any] = []
+        self._log = self._now if self._now is not None and self._now.has_log else None
+        self._waits = BATCH_SECONDS if self._log is not None else _UNNOTED_SECONDS
         self._due = 0.0
         # A failure whose exception pytest is about to show.
         self._held: Any = None
@@ -65,7 +69,6 @@ class Reporter(Witness):
     def pytest_sessionstart(self) -> None:
         try:
             self._began = real.monotonic()
-            self._due = real.time() + BATCH_SECONDS
             begun = {"ev": "run", "run": self.run, "at": self._records.stamp(real.time()), **facts.about(self.config, self._env, self.ci)}
             self._add(wire.encode(begun) + b"\n", True)
             self._git = git_state.Git(self.root)
@@ -240,15 +243,19 @@ class Reporter(Witness):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Called three times for every test: what passed is only kept, to be told of with others."""
+        """Called three times for every test. What passed is made into records together with others, which costs less; until then memory
+        that outlives this process has the names."""
         try:
             if report.outcome == "passed":
                 passed = self._passed
                 passed.append(report)
-                if (report.stop > self._due and report.when == "teardown") or len(passed) > _MAX_PASSED:
-                    self._due = report.stop + BATCH_SECONDS
+                if report.when == "teardown":
+                    log = self._log
+                    if report.stop > self._due or (log is not None and not log.note_passed(report.nodeid, passed, self._records.attempts)):
+                        self._due = report.stop + self._waits
+                        self._catch_up()
+                elif len(passed) > _MAX_PASSED:
                     self._catch_up()
-                    self.delivery.flush()
                 return
             self._catch_up()
             if report.outcome == "failed" and CARRIED not in report.__dict__ and "node" not in report.__dict__:
@@ -279,6 +286,8 @@ class Reporter(Witness):
             reports = self._passed[:]
             self._passed.clear()
             self._records.passed(reports)
+            if self._log is not None:
+                self._log.forget_passed()
 
     def pytest_collectreport(self, report: Any) -> None:
         try:
@@ -327,12 +336,20 @@ class Reporter(Witness):
 
 
 class _Now:
-    """Says which test runs, in memory that `pylair test` shares: it is asked when the test has ended this process."""
+    """Says which test runs, and which have passed but are not recorded yet, in memory that `pylair test` shares: it looks there when a
+    test has ended this process. docs/wire.md says what is where."""
 
-    _BYTES = 4096
+    _NAME_BYTES = 4096
+    _LOG = _NAME_BYTES + 4
 
     def __init__(self, memory: Any) -> None:
         self._memory = memory
+        self._nodeid, self._name = "", b"\0"
+        self._used = 0
+        self._room = len(memory) - self._LOG
+        self.has_log = self._room > 0
+        if self.has_log:
+            self._count = memoryview(memory)[self._NAME_BYTES : self._LOG].cast("I")
 
     @classmethod
     def of(cls, named: str, config: Any) -> _Now | None:
@@ -342,7 +359,7 @@ class _Now:
 
         fd = int(named)
         try:
-            memory = mmap.mmap(fd, cls._BYTES)
+            memory = mmap.mmap(fd, real.fstat(fd).st_size)
             real.close(fd)
         except (OSError, ValueError):
             return None
@@ -350,8 +367,27 @@ class _Now:
         return None if getattr(config.option, "dist", "no") != "no" else cls(memory)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        name = nodeid.encode("utf-8", "replace")[: self._BYTES - 1] + b"\0"
+        self._nodeid = nodeid
+        self._name = name = nodeid.encode("utf-8", "replace")[: self._NAME_BYTES - 1] + b"\0"
         self._memory[: len(name)] = name
+
+    def note_passed(self, nodeid: str, reports: list[Any], attempts: dict[str, int]) -> bool:
+        """Notes that the test that began last has passed. Returns whether that was possible, and is all there is to say of it."""
+        name, at = self._name, self._LOG + self._used
+        used = self._used + len(name)
+        if used > self._room or nodeid != self._nodeid or len(name) == self._NAME_BYTES or nodeid in attempts:
+            return False
+        if len(reports) > 1 and "wasxfail" in reports[-2].__dict__:
+            return False
+        self._memory[at : at + len(name)] = name
+        # After the name itself: the process may end between the two.
+        self._count[0] = self._used = used
+        return True
+
+    def forget_passed(self) -> None:
+        """They are recorded."""
+        if self._used:
+            self._count[0] = self._used = 0
 
 
 class _Dating(Reporter):

@@ -120,7 +120,9 @@ class Place:
     def env(self, **more: str) -> dict[str, str]:
         return {"PATH": os.environ["PATH"], "PYLAIR_HOME": str(self.home), "PYTHONDONTWRITEBYTECODE": "1", **more}
 
-    def run(self, project: Path, *arguments: str, installed: bool = True, stdin: Any = subprocess.DEVNULL, **env: str) -> Run:
+    def run(
+        self, project: Path, *arguments: str, installed: bool = True, stdin: Any = subprocess.DEVNULL, pass_fds: Any = (), **env: str
+    ) -> Run:
         """As with the package installed; else as `pylair test` does it."""
         if installed:
             command = [sys.executable, "-m", "pytest", "-p", "pylair.pytest_plugin"]
@@ -136,6 +138,7 @@ class Place:
             cwd=project,
             env=self.env(**env),
             stdin=stdin,
+            pass_fds=pass_fds,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             timeout=4 * TIMEOUT_SECONDS,

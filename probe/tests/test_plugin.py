@@ -449,6 +449,82 @@ def test_a_daemon_that_says_nothing_is_given_up(place):
     assert ran.status == 1
 
 
+ENDS = """
+import os, pytest
+
+def test_wrong():
+    assert not os
+
+@pytest.mark.parametrize("number", range(3))
+def test_passes(number):
+    pass
+
+@pytest.mark.skip
+def test_skipped():
+    pass
+
+def test_end():
+    os.{how}
+"""
+
+
+@pytest.mark.parametrize("how", ["_exit(3)", "kill(os.getpid(), 9)"])
+@pytest.mark.parametrize("daemon", [{}, {"silent": True}, {"dies_after": 0}, None])
+def test_what_failed_is_kept_before_the_next_test_begins(place, how, daemon):
+    if daemon is not None:
+        place.listen(**daemon)
+    # Time enough for what passed to be kept too, where it is not noted in memory.
+    text = ENDS.replace("{how}", how).replace("def test_end():", "def test_end():\n    import time; time.sleep(0.05)")
+    ran = place.run(place.write(text))
+    assert ran.status in (3, -9)
+    outcomes = {record["nodeid"].partition("::")[2]: record["outcome"] for record in ran.tests}
+    assert outcomes["test_wrong"] == "failed"
+    assert "test_end" not in outcomes
+    if daemon is None or "silent" in daemon:
+        assert place.spooled()[0]["ev"] == "run"
+
+
+def test_what_passed_is_noted_where_somebody_waits_for_it(place):
+    place.listen()
+    memory = os.memfd_create("now", 0)
+    os.ftruncate(memory, 4100 + 1000)
+    text = ENDS.replace("{how}", "_exit(3)").replace("range(3)", "range(100)")
+    ran = place.run(place.write(text), pass_fds=(memory,), PYLAIR_TEST_NOW=str(memory))
+    data = os.pread(memory, 5100, 0)
+    os.close(memory)
+    assert data.partition(b"\0")[0] == b"test_it.py::test_end"
+    used = int.from_bytes(data[4096:4100], sys.byteorder)
+    noted = data[4100 : 4100 + used].decode().split("\0")[:-1]
+    recorded = [record["nodeid"] for record in ran.tests if record["outcome"] == "passed"]
+    assert recorded + noted == [f"test_it.py::test_passes[{number}]" for number in range(100)]
+
+
+def test_a_test_that_closes_all_descriptors_harms_nothing(place):
+    place.listen()
+    text = """
+        import os
+
+        def test_closes():
+            os.closerange(3, 65536)
+            try:
+                for _ in range(1100):
+                    os.open("mine.txt", os.O_RDWR | os.O_CREAT)
+            except OSError:
+                # As many as there may be.
+                os.closerange(3, 50)
+
+        def test_wrong():
+            assert not os
+
+        def test_end():
+            os._exit(3)
+        """
+    project = place.write(text)
+    ran = place.run(project)
+    assert {record["nodeid"].partition("::")[2] for record in ran.tests} >= {"test_wrong"}
+    assert (project / "mine.txt").read_bytes() == b""
+
+
 def test_a_spool_that_cannot_be_written_is_said_and_harms_nothing(place):
     (place.home / "state").write_text("in the way")
     ran = place.run(place.project("assertion"))

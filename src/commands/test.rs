@@ -2,7 +2,8 @@
 //! wait, to tell what failed where pytest could not, because a test ended its process.
 
 use std::{
-    io,
+    fs::OpenOptions,
+    io::{self, Write},
     os::{
         fd::{AsRawFd, OwnedFd},
         unix::process::ExitStatusExt,
@@ -35,6 +36,8 @@ const PASSED_ON: [i32; 6] = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::S
 /// As many as the plugin shows.
 const MAX_LINES: usize = 200;
 const MAX_NAME_CHARS: usize = 500;
+/// Maximum size of what is sent at once, unless a single record is larger.
+const MAX_BATCH_BYTES: usize = 1 << 20;
 
 /// Returns only when pytest could not be started: it ends as pytest ended.
 pub fn test(args: &TestArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
@@ -72,16 +75,26 @@ pub fn test(args: &TestArgs, surroundings: &Surroundings) -> Result<Exit, Failur
     let began = Instant::now();
     let status = wait(child, &signals)?;
     // Nothing that goes wrong here may change how the run ended.
-    let running = now.and_then(|now| now.test());
-    let _told = end_a_run_that_did_not(&run, status, running, began.elapsed().as_secs_f64(), surroundings);
+    let noted = now.and_then(|now| now.read().ok()).unwrap_or_default();
+    let _told = end_a_run_that_did_not(&run, status, noted, began.elapsed().as_secs_f64(), surroundings);
     end_like(status)
 }
 
-/// Memory in which the plugin says which test runs, ended by a NUL.
+/// Memory in which the plugin says which test runs, ended by a NUL, and which have passed and are not recorded yet: how many bytes of names,
+/// and names that end with a NUL each.
 struct Now(OwnedFd);
 
+/// What was there when pytest ended.
+#[derive(Default)]
+struct Noted {
+    running: Option<String>,
+    passed: Vec<String>,
+}
+
 impl Now {
-    const BYTES: usize = 4096;
+    const NAME_BYTES: usize = 4096;
+    const LOG: usize = Self::NAME_BYTES + 4;
+    const BYTES: usize = Self::LOG + (256 << 10);
 
     fn new() -> io::Result<Self> {
         // Not closed by an exec: it is for the only program that is started here.
@@ -90,11 +103,22 @@ impl Now {
         Ok(Self(shared))
     }
 
-    fn test(&self) -> Option<String> {
-        let mut bytes = [0; Self::BYTES];
-        let count = rustix::io::pread(&self.0, &mut bytes, 0).ok()?;
-        let name = bytes[..count].split(|byte| *byte == 0).next()?;
-        (!name.is_empty()).then(|| String::from_utf8_lossy(name).into_owned())
+    fn read(&self) -> io::Result<Noted> {
+        let mut bytes = vec![0; Self::BYTES];
+        let count = rustix::io::pread(&self.0, &mut bytes, 0)?;
+        Ok(Noted::parse(&bytes[..count]))
+    }
+}
+
+impl Noted {
+    fn parse(bytes: &[u8]) -> Self {
+        let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
+        let (name, rest) = bytes.split_at(Now::NAME_BYTES.min(bytes.len()));
+        let running = name.split(|byte| *byte == 0).next().filter(|name| !name.is_empty()).map(text);
+        let Some((used, names)) = rest.split_first_chunk() else { return Self { running, passed: Vec::new() } };
+        let used = (u32::from_ne_bytes(*used) as usize).min(names.len());
+        let names = names[..used].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+        Self { running, passed: names.map(text).collect() }
     }
 }
 
@@ -150,41 +174,38 @@ fn wait(mut child: Child, signals: &libc::sigset_t) -> Result<ExitStatus, Failur
 fn end_a_run_that_did_not(
     run: &str,
     status: ExitStatus,
-    running: Option<String>,
+    noted: Noted,
     seconds: f64,
     surroundings: &Surroundings,
 ) -> Result<(), Failure> {
-    // The plugin has given up on the daemon, and has told what there is to tell.
-    if surroundings.places.spool().join(format!("{run}.jsonl")).exists() {
-        return Ok(());
-    }
-    let Some(mut client) = Client::connect(surroundings)? else { return Ok(()) };
-    let told: Value = client.get(&format!("/api/runs/{run}"))?;
-    if !told["ended"].is_null() {
+    let spool = surroundings.places.spool().join(format!("{run}.jsonl"));
+    let kept = std::fs::read(&spool).unwrap_or_default();
+    // The plugin came to its end without the daemon, and has told what there is to tell.
+    if is_ended(&kept) {
         return Ok(());
     }
     let how = match describe_exit(status.into_raw()) {
         (_, Some(signal)) => format!("by {signal}"),
         (code, None) => format!("with exit code {}", code.unwrap_or_default()),
     };
-    let at = Timestamp::now();
+    let ending = ending(run, status, noted, seconds, &how);
+    let Some(mut client) = Client::connect(surroundings)? else {
+        if !kept.is_empty() {
+            // The next daemon takes it in.
+            OpenOptions::new().append(true).open(&spool)?.write_all(&ending)?;
+        }
+        return Ok(());
+    };
     let path = format!("/api/runs/{run}/records");
-    let mut records = Vec::new();
-    // Some signals come from whoever wants the run to end.
-    let by_somebody = status.signal().is_some_and(|signal| PASSED_ON.contains(&signal));
-    if let Some(nodeid) = running.filter(|_| !by_somebody) {
-        let message = format!("the process of pytest was ended {how} while this test ran");
-        records.push(json!({
-            "ev": "test", "run": run, "nodeid": nodeid, "outcome": "failed", "phase": "call", "at": at,
-            "file": nodeid.split("::").next(), "failure": {"exception": {"type": "Died", "message": message}},
-        }));
+    for batch in batches(&kept) {
+        let _taken: Value = client.post_bytes(&path, batch.into())?;
     }
-    records.push(json!({
-        "ev": "end", "run": run, "at": at, "exit_code": status.code().or(status.signal().map(|signal| 128 + signal)),
-        "seconds": seconds, "note": format!("pytest was ended {how} in the middle of a test"),
-    }));
-    let lines: Vec<String> = records.iter().map(Value::to_string).collect();
-    let _taken: Value = client.post_bytes(&path, lines.join("\n").into())?;
+    let told: Value = client.get(&format!("/api/runs/{run}"))?;
+    if !told["ended"].is_null() {
+        return Ok(());
+    }
+    let _taken: Value = client.post_bytes(&path, ending.into())?;
+    let _absent = std::fs::remove_file(&spool);
     let told: Value = client.get(&format!("/api/runs/{run}"))?;
     let failures = told["failures"].as_array().cloned().unwrap_or_default();
     let mut lines = vec![String::new()];
@@ -208,6 +229,55 @@ fn end_a_run_that_did_not(
     }
     lines.push(format!("pylair: pytest was ended {how} before it had told what came of the tests"));
     super::say(&lines.join("\n"))
+}
+
+/// The records that end such a run: of tests that passed just before, of the one that ended it, and of its end.
+fn ending(run: &str, status: ExitStatus, noted: Noted, seconds: f64, how: &str) -> Vec<u8> {
+    let at = Timestamp::now();
+    let test = |nodeid: &str, outcome: &str| {
+        json!({
+            "ev": "test", "run": run, "nodeid": nodeid, "outcome": outcome, "phase": "call", "at": at,
+            "file": nodeid.split("::").next(),
+        })
+    };
+    let mut records: Vec<Value> = noted.passed.iter().map(|nodeid| test(nodeid, "passed")).collect();
+    // Some signals come from whoever wants the run to end.
+    let by_somebody = status.signal().is_some_and(|signal| PASSED_ON.contains(&signal));
+    // Between two tests the last that began is still named.
+    let running = noted.running.filter(|nodeid| !by_somebody && noted.passed.last() != Some(nodeid));
+    if let Some(nodeid) = running {
+        let message = format!("the process of pytest was ended {how} while this test ran");
+        let mut record = test(&nodeid, "failed");
+        record["failure"] = json!({"exception": {"type": "Died", "message": message}});
+        records.push(record);
+    }
+    records.push(json!({
+        "ev": "end", "run": run, "at": at, "exit_code": status.code().or(status.signal().map(|signal| 128 + signal)),
+        "seconds": seconds, "note": format!("pytest was ended {how} in the middle of a test"),
+    }));
+    records.iter().map(|record| format!("{record}\n")).collect::<String>().into_bytes()
+}
+
+/// Whether the last record is that of a run's end.
+fn is_ended(lines: &[u8]) -> bool {
+    let last = whole_lines(lines).last().unwrap_or_default();
+    serde_json::from_slice::<Value>(last).is_ok_and(|record| record["ev"] == "end")
+}
+
+/// Lines, many in one request. One that was cut off when the run was killed is none.
+fn batches(lines: &[u8]) -> Vec<Vec<u8>> {
+    let mut batches: Vec<Vec<u8>> = Vec::new();
+    for line in whole_lines(lines) {
+        match batches.last_mut() {
+            Some(batch) if batch.len() + line.len() <= MAX_BATCH_BYTES => batch.extend_from_slice(line),
+            _ => batches.push(line.to_vec()),
+        }
+    }
+    batches
+}
+
+fn whole_lines(lines: &[u8]) -> impl Iterator<Item = &[u8]> {
+    lines.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n"))
 }
 
 /// Ends as pytest ended, by its signal too.
@@ -238,4 +308,38 @@ fn interpreter(wanted: Option<&str>, surroundings: &Surroundings) -> Result<std:
     let found =
         runtime.block_on(Interpreters::default().resolve(wanted, config.python.as_deref(), &cwd, &surroundings.env));
     found.map(|interpreter| interpreter.executable).map_err(|error| Failure::new(super::chain(&error), error.hint()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_passed_is_read_as_far_as_it_was_noted() {
+        let mut bytes = vec![0; Now::BYTES];
+        assert!(Noted::parse(&bytes).running.is_none());
+        bytes[..8].copy_from_slice(b"t.py::c\0");
+        let names = b"t.py::a\0t.py::b\0t.py::half";
+        bytes[Now::LOG..Now::LOG + names.len()].copy_from_slice(names);
+        bytes[Now::NAME_BYTES] = 16;
+        let noted = Noted::parse(&bytes);
+        assert_eq!(
+            (noted.running.as_deref(), noted.passed),
+            (Some("t.py::c"), vec!["t.py::a".into(), "t.py::b".into()])
+        );
+        // A count that is none, and memory of an older plugin.
+        bytes[Now::NAME_BYTES..Now::LOG].fill(255);
+        assert_eq!(Noted::parse(&bytes).passed.len(), 3);
+        assert!(Noted::parse(&bytes[..Now::NAME_BYTES]).passed.is_empty());
+    }
+
+    #[test]
+    fn what_was_kept_is_sent_in_whole_lines_and_an_end_is_known() {
+        let long = "x".repeat(MAX_BATCH_BYTES);
+        let kept = format!("{{\"ev\":\"run\"}}\n\"{long}\"\n{{\"ev\":\"test\"}}\n{{\"ev\":\"en");
+        let sizes: Vec<_> = batches(kept.as_bytes()).iter().map(Vec::len).collect();
+        assert_eq!(sizes, [13, MAX_BATCH_BYTES + 3, 14], "the last line was cut off");
+        assert!(!is_ended(kept.as_bytes()) && !is_ended(b""));
+        assert!(is_ended(b"{\"ev\":\"run\"}\n{\"ev\":\"end\"}\n"));
+    }
 }

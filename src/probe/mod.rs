@@ -83,6 +83,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("snapshot", include_str!("../../probe/pylair/snapshot.py")),
     ("snapshot_file", include_str!("../../probe/pylair/snapshot_file.py")),
     ("source", include_str!("../../probe/pylair/source.py")),
+    ("spool", include_str!("../../probe/pylair/spool.py")),
     ("streams", include_str!("../../probe/pylair/streams.py")),
     ("tables", include_str!("../../probe/pylair/tables.py")),
     ("tasks", include_str!("../../probe/pylair/tasks.py")),

@@ -325,6 +325,58 @@ fn what_failed_is_told_when_a_test_ends_pytest() {
 }
 
 #[test]
+fn what_passed_is_recorded_when_a_test_ends_pytest() {
+    let Some((home, client)) = project("what_passed_is_recorded_when_a_test_ends_pytest", &[]) else { return };
+    drop(client);
+    let python = pytest_python().expect("there is a project");
+    let python = python.to_str().expect("its path is text");
+    let server = home.serve();
+    // Those at the end are not recorded yet when pytest ends, and the one that was expected to fail is more than passed.
+    let test = "import os, pytest\n@pytest.mark.parametrize('n', range(50))\ndef test_passes(n): pass\n\
+                @pytest.mark.xfail\ndef test_xpasses(): pass\ndef test_skips(): pytest.skip('not now')\n\
+                def test_last(): pass\ndef test_end():\n    os.kill(os.getpid(), 9)\n";
+    fs::write(home.work().join("test_end.py"), test).expect("the home is writable");
+    let ended = home.command(&["test", "--python", python, "-q", "-p", "no:cacheprovider", "test_end.py"]).output();
+    let ended = ended.expect("it starts");
+    assert_eq!(ended.status.signal(), Some(9), "{ended:?}");
+    let run = &server.request("GET", "/api/runs", "").send().json()["runs"][0];
+    let counts = &run["counts"];
+    let found = ["passed", "xpassed", "skipped", "failed"].map(|outcome| counts[outcome].as_u64().unwrap_or_default());
+    assert_eq!(found, [51, 1, 1, 1], "{run}");
+    let spool = home.places().spool();
+    assert_eq!(fs::read_dir(&spool).map_or(0, Iterator::count), 0, "nothing is left to be taken in");
+}
+
+#[test]
+fn a_run_that_died_without_a_daemon_is_taken_in_by_the_next() {
+    let Some((home, client)) = project("a_run_that_died_without_a_daemon_is_taken_in_by_the_next", &[]) else { return };
+    drop(client);
+    let python = pytest_python().expect("there is a project");
+    let python = python.to_str().expect("its path is text");
+    // It stops its daemon, which never answers again.
+    let test = "import os, subprocess\ndef test_passes(): pass\n\
+                def test_stops(): subprocess.run([os.environ['PROGRAM'], 'stop'], check=True)\n\
+                def test_wrong():\n    assert not os\ndef test_end():\n    os._exit(3)\n";
+    fs::write(home.work().join("test_end.py"), test).expect("the home is writable");
+    let mut command = home.command(&["test", "--python", python, "-q", "-p", "no:cacheprovider", "test_end.py"]);
+    let ended = command.env("PROGRAM", &home.program).output().expect("it starts");
+    assert_eq!(ended.status.code(), Some(3), "{ended:?}");
+    let spool = home.places().spool();
+    assert_eq!(fs::read_dir(&spool).map_or(0, Iterator::count), 1, "it waits for a daemon");
+    let server = home.serve();
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let run = &server.request("GET", "/api/runs", "").send().json()["runs"][0];
+        let counts = ["passed", "failed"].map(|outcome| run["counts"][outcome].as_u64().unwrap_or_default());
+        if counts == [2, 2] && !run["ended"].is_null() {
+            break;
+        }
+        assert!(Instant::now() < until, "it is not taken in: {run}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
 fn signals_to_pylair_test_are_pytests() {
     let Some((home, _client)) = project("signals_to_pylair_test_are_pytests", &[]) else { return };
     let python = pytest_python().expect("there is a project");
