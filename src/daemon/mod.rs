@@ -379,15 +379,15 @@ impl Daemon {
             || matches!(self.journal.opened(&caller.owner, handle).await, Ok(Some(event)) if *event.target == *handle)
     }
 
-    /// Saves what is idle, flushes the journal and ends every session. The doors are closed by now.
+    /// Saves sessions, flushes the journal and ends every session. The doors are closed by now.
     pub async fn close(&self, reason: &str) {
-        self.sessions.save_all().await;
+        self.sessions.save_all(&daemon_ended(reason)).await;
         self.close_for_good(reason).await;
     }
 
     /// The same for a daemon that has no successor.
     pub async fn close_for_good(&self, reason: &str) {
-        self.sessions.close_all(reason).await;
+        self.sessions.close_all(&daemon_ended(reason)).await;
         self.sessions.parts.probes.close().await;
         self.testing.end_all();
         self.frozen.end_all("the daemon ended").await;
@@ -402,6 +402,11 @@ impl Daemon {
             tracing::warn!("the audit record could not be closed");
         }
     }
+}
+
+/// Why a session ended, in words that the next daemon repeats.
+fn daemon_ended(reason: &str) -> String {
+    format!("the daemon ended ({reason})")
 }
 
 /// Who needs the daemon.

@@ -133,7 +133,7 @@ impl Daemon {
         let session = async |name: &str| match purpose {
             Purpose::Run => self.sessions.reach(caller, name).await?.open_to(caller),
             Purpose::Look => self.sessions.reach(caller, name).await,
-            Purpose::AsItIs => self.sessions.find(caller, name),
+            Purpose::AsItIs => self.sessions.find_or_tell(caller, name).await,
         };
         match text.parse()? {
             Reference::Session(name) => Ok(Target::Session(session(&name).await?)),

@@ -144,7 +144,9 @@ impl Error {
                 "no session is open; call open_session, or leave out `target` for the default session".to_owned()
             }
             Self::Unknown { known, .. } => format!("open sessions: {}; open_session makes a new one", known.join(", ")),
-            Self::Closed { .. } => "its variables are gone; call open_session, or leave out `target`".to_owned(),
+            Self::Closed { .. } => {
+                "its variables are gone, get_history shows what ran in it; call open_session, or leave out `target`".to_owned()
+            }
             Self::UnknownJob { .. } => {
                 "job ids are in the answers of execute; only recent jobs are remembered".to_owned()
             }

@@ -1,4 +1,4 @@
-//! Sessions that outlive their process: kept definitions, variables saved on request or when the daemon leaves, and coming back.
+//! Sessions that outlive their process: kept definitions, variables saved on request, and coming back.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -25,8 +25,6 @@ const VERIFY_SECONDS: f64 = 20.0;
 const MAX_SAVE_BYTES: u64 = 4 << 30;
 /// How long somebody waits for a session that is being opened. Startup code may take longer, and then that is told.
 const STARTING_PATIENCE: Duration = Duration::from_secs(5);
-/// A daemon that leaves does not wait for ever.
-const LEAVE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The answer of `save_session`.
 #[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
@@ -42,7 +40,7 @@ pub struct SaveReport {
 }
 
 impl Session {
-    async fn save_to(&self, pending: &Pending, limit: Duration) -> Result<Saved, Error> {
+    pub(super) async fn save_to(&self, pending: &Pending, limit: Duration) -> Result<Saved, Error> {
         let op = Op::Save { verify_s: VERIFY_SECONDS, max_bytes: MAX_SAVE_BYTES };
         // The process that compares the save with what was saved may not have a file to write to, nor open one in a sandbox.
         let files =
@@ -59,7 +57,7 @@ impl Session {
         read_answer(answer)
     }
 
-    fn definition(&self) -> Definition {
+    pub(super) fn definition(&self) -> Definition {
         let status = self.status();
         Definition { cell: status.cell, last_used_at: status.last_used_at, ..(*self.info.definition).clone() }
     }
@@ -73,7 +71,12 @@ impl Sessions {
             found => return found,
         }
         // It stays among the stopped until it is open, so that nobody misses it in between.
-        let Some(definition) = self.stopped(caller, target) else { return self.find_started(caller, target).await };
+        let Some(definition) = self.stopped(caller, target) else {
+            return match self.find_started(caller, target).await {
+                Err(error) => Err(self.tell_gone(caller, error).await),
+                found => found,
+            };
+        };
         let turn = self.turn_to_revive(&definition).await?;
         let unknown = match self.find_started(caller, target).await {
             Err(error @ (Error::Unknown { .. } | Error::Closed { .. })) => error,
@@ -81,7 +84,7 @@ impl Sessions {
         };
         match self.stopped(caller, target) {
             Some(definition) => self.revive(caller, definition, turn).await,
-            None => Err(unknown),
+            None => Err(self.tell_gone(caller, unknown).await),
         }
     }
 
@@ -211,6 +214,7 @@ impl Sessions {
         let session = self.open_as(caller, options, opening).await?;
         self.forget_stopped(&definition.handle);
         let mut notes = vec!["the session was started again".to_owned()];
+        notes.extend(definition.notes.clone());
         let mut restored = None;
         if variables.exists() {
             restored = Some(session.restore_from(&variables).await);
@@ -382,51 +386,9 @@ impl Sessions {
             }
         }
     }
-
-    /// The daemon is leaving: idle sessions are saved, so that its successor can bring them back.
-    pub async fn save_all(&self) {
-        let sessions: Vec<_> = {
-            let registry = self.registry.lock().expect("no panic while locked");
-            registry.open.values().cloned().collect()
-        };
-        futures::future::join_all(sessions.iter().map(|session| self.save_for_later(session))).await;
-    }
-
-    async fn save_for_later(&self, session: &Session) {
-        let status = session.status();
-        // A session that nobody named was for one call.
-        let is_fresh = session.info.name == session.info.handle;
-        let has_run = session.holds() && status.state == State::Idle && !is_fresh;
-        let store = self.parts.store.clone();
-        let mut keep = session.info.definition.keep;
-        if has_run && let Ok(pending) = Pending::new(&store.variables(&session.info.handle)) {
-            let saving = tokio::time::timeout(LEAVE_TIMEOUT, session.save_to(&pending, LEAVE_TIMEOUT / 2));
-            match saving.await {
-                Ok(Ok(saved)) => {
-                    keep |= !saved.saved.is_empty();
-                    let kept = tokio::task::spawn_blocking(move || pending.keep()).await;
-                    if !matches!(kept, Ok(Ok(()))) {
-                        tracing::warn!(session = %session.info.name, "its variables could not be saved");
-                    }
-                }
-                Ok(Err(error)) => {
-                    tracing::warn!(%error, session = %session.info.name, "its variables could not be saved");
-                }
-                Err(_) => tracing::warn!(session = %session.info.name, "saving its variables took too long"),
-            }
-        }
-        if keep {
-            session.keep_files(true);
-            let definition = session.definition();
-            let put = tokio::task::spawn_blocking(move || store.put(&definition)).await;
-            if !matches!(put, Ok(Ok(()))) {
-                tracing::warn!(session = %session.info.name, "it could not be written to disk");
-            }
-        }
-    }
 }
 
-fn named(target: &str) -> &str {
+pub(super) fn named(target: &str) -> &str {
     target.strip_prefix("session:").unwrap_or(target)
 }
 

@@ -6,9 +6,11 @@
 mod ahead;
 pub(crate) mod ended;
 mod error;
+mod gone;
 mod install;
 mod job;
 mod keeping;
+mod leaving;
 pub mod literal;
 mod notes;
 mod report;
@@ -414,6 +416,11 @@ enum Command {
     Branch {
         at: Option<u64>,
         answer: oneshot::Sender<Result<task::Branched, Error>>,
+    },
+    /// Ends the running cell and goes back to the newest checkpoint, if there is one. Answers what was lost, in words.
+    Abandon {
+        reason: String,
+        answer: oneshot::Sender<Vec<String>>,
     },
     /// What the next caller must know.
     Note {

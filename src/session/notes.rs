@@ -68,15 +68,8 @@ fn stuck_place(stacks: &str) -> Option<String> {
 /// Going back to the end of a cell; `lost` are cells in between that nobody meant to lose.
 pub(super) fn rollback(cell: u64, lost: &[u64], restored: &Restored) -> Vec<String> {
     let mut notes = Vec::new();
-    let back = match cell {
-        0 => "the session was rolled back to where it was before its first cell".to_owned(),
-        cell => format!("the session was rolled back to where it was after cell {cell}"),
-    };
-    match lost {
-        [] => notes.push(back),
-        [only] => notes.push(format!("{back}: what cell {only} did is lost")),
-        [first, .., last] => notes.push(format!("{back}: what cells {first} to {last} did is lost")),
-    }
+    let back = format!("the session was rolled back to where it was {}", place(cell));
+    notes.push(lost_cells(lost).map_or_else(|| back.clone(), |lost| format!("{back}: {lost}")));
     notes.push("files, databases and the network are as they were left".to_owned());
     if !restored.lost.is_empty() {
         notes.push(format!("not restored: {}", restored.lost.join(", ")));
@@ -86,6 +79,24 @@ pub(super) fn rollback(cell: u64, lost: &[u64], restored: &Restored) -> Vec<Stri
         notes.push(format!("{} {what} ended", restored.swept));
     }
     notes
+}
+
+/// A session that was saved from a checkpoint, because a cell was running.
+pub(super) fn abandoned(cell: u64, lost: &[u64]) -> String {
+    let saved = format!("a cell was running when it was saved, and so it is as it was {}", place(cell));
+    lost_cells(lost).map_or_else(|| saved.clone(), |lost| format!("{saved}: {lost}"))
+}
+
+fn place(cell: u64) -> String {
+    if cell == 0 { "before its first cell".to_owned() } else { format!("after cell {cell}") }
+}
+
+fn lost_cells(lost: &[u64]) -> Option<String> {
+    match lost {
+        [] => None,
+        [only] => Some(format!("what cell {only} did is lost")),
+        [first, .., last] => Some(format!("what cells {first} to {last} did is lost")),
+    }
 }
 
 pub(super) fn death_message(status: Option<i32>, why: Option<&str>, tail: &str) -> String {

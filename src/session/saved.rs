@@ -55,6 +55,9 @@ pub struct Definition {
     pub default_of: Option<String>,
     pub opened_at: String,
     pub last_used_at: String,
+    /// What whoever uses it next must know.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// What was saved and what could not be.

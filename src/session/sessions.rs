@@ -290,6 +290,7 @@ impl Sessions {
             default_of: opening.default_of,
             opened_at: opened_at.to_string(),
             last_used_at: opened_at.to_string(),
+            notes: Vec::new(),
         };
         let environment = self.parts.packages.environment(&handle);
         let info = Arc::new(Info {

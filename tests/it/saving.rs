@@ -212,7 +212,7 @@ fn two_saves_at_once_are_both_whole() {
 }
 
 #[test]
-fn a_busy_session_does_not_survive_and_that_is_said() {
+fn a_busy_session_survives_the_daemon_as_it_was_at_its_last_checkpoint() {
     let home = Home::new();
     let mut client = home.initialized_client();
     client.data("open_session", &json!({"name": "busy"}));
@@ -221,6 +221,46 @@ fn a_busy_session_does_not_survive_and_that_is_said() {
         client.begin("execute", &json!({"code": crate::support::WAIT_FOREVER, "target": "busy", "wait_s": 0}));
     client.answer(running);
     assert!(home.run(&["stop"]).status.success());
-    let failure = client.failure("execute", &json!({"code": "x", "target": "busy"}));
+    let after = client.data("execute", &json!({"code": "x", "target": "busy", "output": "json"}));
+    assert_eq!((&after["result"], after["cell"].as_u64()), (&json!("1"), Some(3)), "{after}");
+    let told = "a cell was running when it was saved, and so it is as it was after cell 1: what cell 2 did is lost";
+    assert!(after["notes"].as_array().is_some_and(|notes| notes.contains(&json!(told))), "{after}");
+}
+
+#[test]
+fn a_busy_session_that_cannot_be_saved_is_named_by_the_next_daemon() {
+    let home = Home::new();
+    let mut client = home.initialized_client();
+    client.data("open_session", &json!({"name": "busy"}));
+    // Nothing is copied while there is a second thread.
+    let code = format!(
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n{}",
+        crate::support::WAIT_FOREVER
+    );
+    client.data("execute", &json!({"code": code, "target": "busy", "wait_s": 0, "output": "json"}));
+    assert!(home.run(&["stop"]).status.success());
+    let failure = client.failure("execute", &json!({"code": "1", "target": "busy"}));
+    assert_eq!(failure["kind"], "closed_session", "{failure}");
+    let message = failure["message"].as_str().expect("a message");
+    assert!(message.contains("the daemon ended (somebody stopped it), while cell 1 ran"), "{message}");
+}
+
+#[test]
+fn a_daemon_names_the_sessions_of_one_that_was_killed() {
+    let home = Home::new();
+    let mut client = home.initialized_client();
+    let opened = client.data("open_session", &json!({"name": "lost"}));
+    client.data("execute", &json!({"code": "x = 1", "target": "lost", "output": "json"}));
+    home.wait_until_written("\"outcome\":\"ok\"");
+    crate::support::kill(home.daemon_pid(), rustix::process::Signal::KILL);
+    for target in [json!("lost"), opened["handle"].clone()] {
+        let failure = client.failure("execute", &json!({"code": "x", "target": target}));
+        assert_eq!(failure["kind"], "closed_session", "{failure}");
+        let message = failure["message"].as_str().expect("a message");
+        assert!(message.ends_with("was killed, or the machine went down, after cell 1 began"), "{message}");
+    }
+    let history = client.data("get_history", &json!({"target": opened["handle"]}));
+    assert!(history.to_string().contains("x = 1"), "what was run is still known: {history}");
+    let failure = client.failure("execute", &json!({"code": "x", "target": "never"}));
     assert_eq!(failure["kind"], "unknown_session", "{failure}");
 }

@@ -29,7 +29,7 @@ use crate::{
     session::{
         job::{Execution, Outcome},
         keeping::RESTORE_TIMEOUT,
-        notes::{cell_stacks, death_message, stop_notes},
+        notes::{abandoned, cell_stacks, death_message, stop_notes},
         read_answer,
         saved::Restored,
         sessions::python_path,
@@ -469,13 +469,36 @@ impl Task {
         Ok(vec!["all variables are gone; imported modules stay loaded".to_owned()])
     }
 
+    /// Ends the running cell and goes back to the newest checkpoint, because the session is to be saved. Without a checkpoint there is
+    /// nothing to go back to, and the cell goes on. Returns what whoever uses the session next must know.
+    pub(super) async fn abandon(&mut self, reason: &str) -> Vec<String> {
+        let Some(cell) = self.running.as_ref().map(|running| running.job.cell) else { return Vec::new() };
+        if self.checkpoints.is_empty() {
+            return vec![format!(
+                "cell {cell} was still running, and there was no checkpoint to save the session from"
+            )];
+        }
+        let Some(running) = self.running.take() else { return Vec::new() };
+        self.drain_output();
+        let mut lost = self.lineage.clone();
+        lost.push(cell);
+        let mut notes = vec![format!("the session was closed while this cell ran: {reason}")];
+        notes.extend(self.recover(reason, cell).await);
+        let execution = Execution::cut_short(Outcome::Died, running.job.started.elapsed(), notes);
+        self.finish(&running.job, execution);
+        let kept = self.head();
+        lost.retain(|cell| *cell > kept);
+        vec![abandoned(kept, &lost)]
+    }
+
     pub(super) async fn end(mut self) {
-        let reason = self.ending.reason.get().cloned().unwrap_or_else(|| "the daemon let go of it".to_owned());
+        let mut reason = self.ending.reason.get().cloned().unwrap_or_else(|| "the daemon let go of it".to_owned());
         if let Some(running) = self.running.take() {
             self.drain_output();
             let notes = vec![format!("the session was closed while this cell ran: {reason}")];
             let execution = Execution::cut_short(Outcome::Died, running.job.started.elapsed(), notes);
             self.finish(&running.job, execution);
+            reason = format!("{reason}, while cell {} ran", running.job.cell);
         }
         self.close_link().await;
         self.leave_directory().await;

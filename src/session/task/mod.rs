@@ -270,6 +270,10 @@ impl Task {
                 let _unheard = answer.send(result);
             }
             Command::Branch { at, answer } => self.branch(at, answer).await,
+            Command::Abandon { reason, answer } => {
+                let lost = self.abandon(&reason).await;
+                let _unheard = answer.send(lost);
+            }
             Command::Note { notes, answer } => {
                 self.pending_notes.extend(notes);
                 let _unheard = answer.send(());

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
     sync::atomic::{AtomicU32, Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use pylair::{
@@ -18,7 +18,7 @@ use pylair::{
 use rustix::process::Signal;
 
 use super::{
-    Client, Server,
+    Client, PATIENCE, Server,
     process::{self, Watched},
     python,
 };
@@ -163,6 +163,21 @@ impl Home {
         let told = self.run(&["doctor", "--json", "--quick"]);
         let findings: serde_json::Value = serde_json::from_str(&told.stdout).expect("doctor --json prints JSON");
         i32::try_from(findings["daemon"]["pid"].as_i64().expect("a daemon runs")).expect("a pid is small")
+    }
+
+    /// Waits until the journal on disk has this text, which it has a moment after it happened.
+    pub fn wait_until_written(&self, text: &str) {
+        let journal = self.places().journal();
+        let log = journal.with_extension("db-wal");
+        let until = Instant::now() + PATIENCE;
+        let has = |path: &Path| {
+            let bytes = fs::read(path).unwrap_or_default();
+            bytes.windows(text.len()).any(|window| window == text.as_bytes())
+        };
+        while !has(&journal) && !has(&log) {
+            assert!(Instant::now() < until, "{text} is not in the journal");
+            std::thread::yield_now();
+        }
     }
 
     /// Everything that runs in this home now.
