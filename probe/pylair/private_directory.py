@@ -20,7 +20,12 @@ _numbers = itertools.count(1)
 
 def make() -> str | None:
     """A new directory, empty and private; None where none can be made."""
-    for directory in (_MEMORY, os.environ.get("TMPDIR") or "/tmp"):
+    try:
+        elsewhere = str(os.environ.get("TMPDIR") or "/tmp")
+    except Exception:
+        # The program replaced it by something else.
+        elsewhere = "/tmp"
+    for directory in (_MEMORY, elsewhere):
         made = _make(f"{directory.rstrip('/')}/pylair-copies-{real.geteuid()}")
         if made is not None:
             return made

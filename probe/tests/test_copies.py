@@ -16,6 +16,8 @@ from runs import Place, needs
 from things import THINGS, Thing
 from visitor import INSTALLED, TIMEOUT_SECONDS, Visit, wait_for
 
+from pylair import private_directory
+
 WHY = "this is a frozen copy of the failed test"
 WHY_THROWN = "this is a copy of the session that is thrown away"
 
@@ -257,6 +259,32 @@ def test_nothing_that_is_tried_in_a_throw_away_reaches_the_session(session, tmp_
         assert hashes(tmp_path) == before, code
     done = session.execute(textwrap.dedent(thing.go_on))
     assert done["outcome"] == "ok", done
+
+
+def test_directories_of_processes_that_are_gone_are_removed_by_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr(private_directory, "_MEMORY", str(tmp_path))
+    first, second = private_directory.make(), private_directory.make()
+    assert first != second and Path(first).parent == Path(second).parent
+    parent = Path(first).parent
+    namespace, pid, start, _ = Path(first).name.split("-")
+    left = parent / f"{namespace}-{pid}-{int(start) + 1}-1" / "deep"
+    left.mkdir(parents=True)
+    (left / "file").write_text("left")
+    (left / "link").symlink_to(tmp_path)
+    os.chmod(left, 0o300)
+    elsewhere = parent / f"{int(namespace) + 1}-{pid}-1-1"
+    elsewhere.mkdir()
+    third = private_directory.make()
+    assert sorted(parent.iterdir()) == sorted(map(Path, (first, second, third, elsewhere)))
+    elsewhere.rmdir()
+    for path in (first, second, third):
+        private_directory.remove(path)
+    assert list(tmp_path.iterdir()) == []
+    # What somebody else could have put there is not used.
+    parent.mkdir(mode=0o755)
+    made = private_directory.make()
+    assert Path(made).parent != parent
+    private_directory.remove(made)
 
 
 # Checkpoints and branches, which go on as the session does.

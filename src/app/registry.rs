@@ -189,6 +189,8 @@ mod tests {
         // Pids do not reach this far.
         write(&directory, i32::MAX, 7, &entry(i32::MAX, 7));
         write(&directory, i32::MAX - 1, 7, "{");
+        // The temporary files of one that was a frozen failure.
+        fs::create_dir_all(directory.join(format!("{}-7.tmp/deep", i32::MAX))).unwrap();
         // Garbage about a process that is there is skipped and stays.
         write(&directory, 1, crate::caller::read_stat(1).unwrap().2, "{\"app_id\":");
         let found = read(&directory);
