@@ -185,7 +185,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("pylair-log-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let mut log = RotatingLog::open(dir.join("daemon.log")).unwrap();
-        log.write_all(&[b'x'; 2 * MAX_LINE_BYTES]).unwrap();
+        log.write_all(&vec![b'x'; 2 * MAX_LINE_BYTES]).unwrap();
         assert!(log.written < MAX_LINE_BYTES as u64 + 10, "a line that nobody reads is cut");
         let line = vec![b' '; MAX_LINE_BYTES];
         for _ in 0..5 * MAX_LOG_BYTES / MAX_LINE_BYTES as u64 {

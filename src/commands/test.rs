@@ -255,7 +255,7 @@ fn ending(run: &str, status: ExitStatus, noted: Noted, seconds: f64, how: &str) 
         "ev": "end", "run": run, "at": at, "exit_code": status.code().or(status.signal().map(|signal| 128 + signal)),
         "seconds": seconds, "note": format!("pytest was ended {how} in the middle of a test"),
     }));
-    records.iter().map(|record| format!("{record}\n")).collect::<String>().into_bytes()
+    records.iter().flat_map(|record| [record.to_string(), "\n".to_owned()]).collect::<String>().into_bytes()
 }
 
 /// Whether the last record is that of a run's end.

@@ -613,7 +613,7 @@ impl ServerHandler for Server {
             GetPromptResponse::Complete(result) => event_loop::weight(result),
             _ => 0,
         };
-        Self::turn(large, weight, written).await
+        Self::turn(large, weight, Box::pin(written)).await
     }
 
     async fn list_resources(
@@ -687,7 +687,8 @@ impl ServerHandler for Server {
             ReadResourceResponse::Complete(result) => event_loop::weight(result),
             _ => 0,
         };
-        Self::turn(Self::large_answer(&context), weight, self.read(request.uri, context)).await
+        let large = Self::large_answer(&context);
+        Self::turn(large, weight, Box::pin(self.read(request.uri, context))).await
     }
 }
 
@@ -700,7 +701,7 @@ pub async fn serve_stdio(
 ) {
     let running = match initialize {
         Some(params) => serve_directly_with_ct(server, transport, Some(params), stop),
-        None => match server.serve_with_ct(transport, stop).await {
+        None => match Box::pin(server.serve_with_ct(transport, stop)).await {
             Ok(running) => running,
             Err(error) => {
                 tracing::debug!(%error, "a client left before it introduced itself");
