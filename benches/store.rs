@@ -6,11 +6,14 @@
 use std::{path::Path, sync::Arc, time::Instant};
 
 use jiff::Timestamp;
-use pylair::failures::{
-    Database, Failures, Limits,
-    explain::{Reading, question},
-    record::Record,
-    view::Filter,
+use pylair::{
+    clock::Clock,
+    failures::{
+        Database, Failures, Limits,
+        explain::{Reading, question},
+        record::Record,
+        view::Filter,
+    },
 };
 use serde_json::{Value, json};
 
@@ -37,7 +40,7 @@ fn open(address: &str) -> Failures {
         address if address.starts_with("postgres") => Database::Postgres(address.to_owned()),
         path => Database::Sqlite(path.into()),
     };
-    Failures::new(database, Limits::default(), "/nonexistent".into())
+    Failures::new(database, Limits::default(), "/nonexistent".into(), Arc::new(Clock::trusted()))
 }
 
 fn record(value: Value) -> Record {

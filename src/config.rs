@@ -172,6 +172,11 @@ impl Places {
         self.state.join("token-uses.json")
     }
 
+    /// What the clock said when the daemon last looked.
+    pub fn clock(&self) -> PathBuf {
+        self.data.join("clock.json")
+    }
+
     /// The audit record; full ones have a number behind it.
     pub fn audit(&self) -> PathBuf {
         self.state.join("audit.jsonl")

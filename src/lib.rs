@@ -24,6 +24,7 @@
 //! - [`regular`]: reading files that others made
 //! - [`sqlite`]: the one writer of a database file
 //! - [`turns`], [`budget`]: one at a time for each key, and sharing what is bounded
+//! - [`clock`]: how old things are
 //! - [`failures`]: test runs and what failed in them
 //! - [`event_loop`]: nobody keeps the one thread for long
 //! - [`descriptor`]: descriptors the runtime waits on
@@ -41,6 +42,7 @@ pub mod bridge;
 pub mod budget;
 pub mod caller;
 pub mod cli;
+pub mod clock;
 pub mod commands;
 pub mod config;
 pub mod daemon;

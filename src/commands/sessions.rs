@@ -1,9 +1,6 @@
 //! `pylair sessions`: what is open, and sessions as files.
 
-use std::{
-    io::{self, Write},
-    time::Duration,
-};
+use std::io::{self, Write};
 
 use super::{
     Exit, Failure, Surroundings,
@@ -47,8 +44,7 @@ fn stopped(surroundings: &Surroundings) -> Vec<Status> {
         return Vec::new();
     }
     // Whether one is too old to come back is the daemon's to say.
-    Store::open(data)
-        .map_or_else(|_| Vec::new(), |store| store.load(Duration::MAX).iter().map(stopped_status).collect())
+    Store::open(data).map_or_else(|_| Vec::new(), |store| store.load(None).iter().map(stopped_status).collect())
 }
 
 fn list(args: &JsonArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {

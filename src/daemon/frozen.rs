@@ -7,7 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use schemars::JsonSchema;
@@ -19,6 +19,7 @@ use super::{Daemon, targets::Error};
 use crate::{
     app::{App, Apps, Entry, FrameAt},
     caller::Caller,
+    clock::age_of_process,
     config::FrozenLimits,
     failures::{
         Failures,
@@ -155,7 +156,7 @@ impl Frozen {
         });
         let mut room = Room { limits: self.limits, kept: 0, used: 0, is_full: false };
         for (megabytes, entry) in sized.await.unwrap_or_default() {
-            if let Some(reason) = room.refuses(megabytes, lived(&entry)) {
+            if let Some(reason) = room.refuses(megabytes, age_of_process(entry.pid).unwrap_or_default()) {
                 self.end(&entry, &reason).await;
             }
         }
@@ -380,11 +381,6 @@ fn recorded(failure: &Failure) -> Option<String> {
     let values: Vec<_> = frame.locals.iter().map(|local| format!("{} = {}", local.name, local.value)).collect();
     let place = format!("frame {} ({} at {}:{})", number + 1, frame.function, frame.file, frame.line);
     Some(one_line(&format!("{place}: {}", values.join(", ")), MAX_LOCALS_CHARS))
-}
-
-fn lived(entry: &Entry) -> Duration {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Duration::try_from_secs_f64(now.as_secs_f64() - entry.started_at).unwrap_or_default()
 }
 
 /// What a copy takes for itself: most of it is shared with the others.

@@ -27,6 +27,7 @@ use crate::{
     audit::{Audit, Line, What},
     budget::Use,
     caller::{self, Ancestor, Caller, DefaultSession, Door, Scope},
+    clock::{self, Clock},
     config::{Config, Places},
     failures::Failures,
     files::Workspaces,
@@ -80,6 +81,7 @@ pub struct Daemon {
     pub shutdown: CancellationToken,
     pub tasks: crate::mcp::tasks::Tasks,
     pub audit: Arc<Audit>,
+    clock: Arc<Clock>,
     owner: Arc<str>,
     started: Instant,
     neighbours: Mutex<Vec<Neighbour>>,
@@ -116,14 +118,14 @@ impl Daemon {
     /// Opens everything but the doors. `program` is the pylair executable.
     pub async fn open(config: Config, places: Places, program: &Path) -> Result<Arc<Self>, Error> {
         places.create()?;
-        let opened = Journal::open(places.journal()).await?;
+        let clock = Arc::new(Clock::open(&places.clock()));
+        let opened = Journal::open(places.journal(), clock.clone()).await?;
         if let Some(damaged) = &opened.damaged {
             tracing::warn!(path = %damaged.display(), "the journal was damaged and moved aside; a new one was started");
         }
         let limits = output::Limits { max_output_bytes: config.max_output_bytes, ..output::Limits::default() };
         let outputs = Outputs::open(places.outputs(), limits)?;
-        let sweeping = outputs.clone();
-        tokio::task::spawn_blocking(move || sweeping.sweep());
+        crate::event_loop::spawn(keep_time(clock.clone(), outputs.clone()));
         let workspaces = Workspaces::new(places.workspaces());
         let pid = std::process::id();
         let started = crate::sandbox::processes::started(pid.cast_signed());
@@ -142,7 +144,7 @@ impl Daemon {
             &config,
             config.protected(&places),
             probes,
-            (opened.journal.clone(), audit.clone()),
+            (opened.journal.clone(), audit.clone(), clock.clone()),
             outputs,
             store,
             (workspaces, packages),
@@ -152,7 +154,7 @@ impl Daemon {
         opened.journal.record(&owner, &"daemon".into(), EventKind::DaemonStarted { version: VERSION.to_owned() });
         let sessions = Sessions::new(parts);
         let (database, limits) = (config.failures.database(&places), config.failures.limits.clone());
-        let failures = Arc::new(Failures::new(database, limits, places.spool()));
+        let failures = Arc::new(Failures::new(database, limits, places.spool(), clock.clone()));
         crate::event_loop::spawn(self::failures::take_spool(failures.clone()));
         let copies = Apps::new(places.frozen(), sessions.parts.clone());
         let frozen = frozen::Frozen::new(copies, config.failures.frozen);
@@ -170,6 +172,7 @@ impl Daemon {
             shutdown,
             tasks: crate::mcp::tasks::Tasks::default(),
             audit,
+            clock,
             owner,
             started: Instant::now(),
             neighbours: Mutex::default(),
@@ -396,6 +399,7 @@ impl Daemon {
         if let Err(error) = self.journal.shutdown().await {
             tracing::warn!(%error, "the journal could not be closed");
         }
+        self.clock.tick();
         self.audit.record(Line { reason: Some(reason.to_owned()), ..Line::new(What::DaemonStopped) });
         let audit = self.audit.clone();
         if tokio::task::spawn_blocking(move || audit.close()).await.is_err() {
@@ -407,6 +411,21 @@ impl Daemon {
 /// Why a session ended, in words that the next daemon repeats.
 fn daemon_ended(reason: &str) -> String {
     format!("the daemon ended ({reason})")
+}
+
+/// Looks at the clock now and then, and removes what has become too old by it.
+async fn keep_time(clock: Arc<Clock>, outputs: Outputs) {
+    loop {
+        let (ticking, sweeping) = (clock.clone(), outputs.clone());
+        let done = tokio::task::spawn_blocking(move || {
+            ticking.tick();
+            sweeping.sweep(&ticking)
+        });
+        if done.await.is_err() {
+            return;
+        }
+        tokio::time::sleep(clock::TICK).await;
+    }
 }
 
 /// Who needs the daemon.

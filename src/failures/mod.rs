@@ -49,7 +49,7 @@ use view::{Counts, Day, Duration, Failure, Filter, Group, Onset, Page, Run, RunD
 use watching::Change;
 use writer::Writer;
 
-use crate::{event_loop, mask};
+use crate::{clock::Clock, event_loop, mask};
 
 /// Everything about test runs. The store is opened when it is first needed, and again with the next call where that failed: a database that
 /// is away is no reason for the daemon not to start.
@@ -58,6 +58,7 @@ pub struct Failures {
     database: Database,
     limits: Limits,
     spool: PathBuf,
+    clock: Arc<Clock>,
     opened: OnceCell<Opened>,
     watchers: watching::Watchers,
 }
@@ -83,8 +84,8 @@ pub struct ByHand {
 
 impl Failures {
     /// `spool` is where runs leave what they could not report.
-    pub fn new(database: Database, limits: Limits, spool: PathBuf) -> Self {
-        Self { database, limits, spool, opened: OnceCell::new(), watchers: watching::Watchers::default() }
+    pub fn new(database: Database, limits: Limits, spool: PathBuf, clock: Arc<Clock>) -> Self {
+        Self { database, limits, spool, clock, opened: OnceCell::new(), watchers: watching::Watchers::default() }
     }
 
     /// Where it is kept, for `doctor`: without a password.
@@ -98,7 +99,7 @@ impl Failures {
     async fn opened(&self) -> Result<&Opened, Error> {
         let open = || async {
             let store = Arc::new(Store::open(&self.database).await?);
-            let writer = Writer::start(Arc::clone(&store), self.limits.clone());
+            let writer = Writer::start(Arc::clone(&store), self.limits.clone(), self.clock.clone());
             Ok(Opened { store, writer })
         };
         self.opened.get_or_try_init(open).await
@@ -253,7 +254,7 @@ impl Failures {
 
     /// Forgets what is over the limits. The writer does it now and then by itself.
     pub async fn trim(&self) -> Result<Trimmed, Error> {
-        self.store().await?.trim(&self.limits).await
+        self.store().await?.trim(&self.limits, &self.clock).await
     }
 
     /// Closes the database. Calls that follow fail.

@@ -15,7 +15,7 @@ use super::{
     record::{Known, Taken},
     store::{Limits, Store, Trial},
 };
-use crate::event_loop::carry_for_now;
+use crate::{clock::Clock, event_loop::carry_for_now};
 
 /// Batches that wait; more callers wait themselves.
 const QUEUE: usize = 256;
@@ -41,9 +41,9 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn start(store: Arc<Store>, limits: Limits) -> Self {
+    pub(crate) fn start(store: Arc<Store>, limits: Limits, clock: Arc<Clock>) -> Self {
         let (jobs, inbox) = mpsc::channel(QUEUE);
-        crate::event_loop::spawn(work(store, limits, inbox));
+        crate::event_loop::spawn(work(store, limits, clock, inbox));
         Self { jobs }
     }
 
@@ -54,7 +54,7 @@ impl Writer {
     }
 }
 
-async fn work(store: Arc<Store>, limits: Limits, mut inbox: mpsc::Receiver<Job>) {
+async fn work(store: Arc<Store>, limits: Limits, clock: Arc<Clock>, mut inbox: mpsc::Receiver<Job>) {
     let mut records = TRIM_AFTER_RECORDS;
     let mut trimmed = Instant::now();
     while let Some(first) = inbox.recv().await {
@@ -72,7 +72,7 @@ async fn work(store: Arc<Store>, limits: Limits, mut inbox: mpsc::Receiver<Job>)
         records += count;
         if records >= TRIM_AFTER_RECORDS && inbox.is_empty() || trimmed.elapsed() >= TRIM_EVERY {
             (records, trimmed) = (0, Instant::now());
-            match store.trim(&limits).await {
+            match store.trim(&limits, &clock).await {
                 Ok(done) if done != super::Trimmed::default() => tracing::info!(?done, "forgot old runs and failures"),
                 Ok(_) => {}
                 Err(error) => tracing::warn!(error = error.message(), "old runs and failures could not be forgotten"),

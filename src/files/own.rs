@@ -18,6 +18,7 @@ use rustix::{
 };
 
 use super::{UPLOADS, Workspace};
+use crate::clock::Clock;
 
 /// What a session finds in its directory: where code, results and what was sent to it are kept apart.
 const DRAWERS: &[&str] = &["scripts", "outputs", UPLOADS];
@@ -75,17 +76,18 @@ impl Workspaces {
 
     /// Begins to remove what an earlier daemon left behind and nobody can want: of sessions that are not known, the empty ones and
     /// those nobody has come for in a week. Called before there are sessions. Blocks.
-    pub fn left_behind(&self, is_known: impl Fn(&str) -> bool) -> io::Result<Left> {
+    pub fn left_behind(&self, clock: &Clock, is_known: impl Fn(&str) -> bool) -> io::Result<Left> {
         let entries = match fs::read_dir(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Left::default()),
             entries => entries?,
         };
         let mut left = Left::default();
+        let oldest = clock.oldest(LOST_AGE);
         for entry in entries {
             let entry = entry?;
             let path = entry.path();
             let is_known = entry.file_name().to_str().is_some_and(&is_known);
-            if !is_known && (is_unused(&path).unwrap_or(true) || is_old(&path)) {
+            if !is_known && (is_unused(&path).unwrap_or(true) || is_older(&path, oldest)) {
                 drop(OwnDirectory { path: Some(path), kept: AtomicBool::new(false) });
             } else {
                 left.owners.push(entry.metadata()?.uid());
@@ -112,10 +114,10 @@ fn is_unused(path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-fn is_old(path: &Path) -> bool {
+fn is_older(path: &Path, oldest: SystemTime) -> bool {
     let touched = |path: &Path| fs::symlink_metadata(path).and_then(|metadata| metadata.modified()).ok();
     let newest = DRAWERS.iter().filter_map(|name| touched(&path.join(name))).chain(touched(path)).max();
-    newest.is_some_and(|newest| SystemTime::now().duration_since(newest).is_ok_and(|age| age > LOST_AGE))
+    newest.is_some_and(|newest| newest < oldest)
 }
 
 /// Holds a session's directory: it is removed when this goes, unless it is kept.
@@ -308,13 +310,14 @@ mod tests {
         };
         let (unused, used, known) = (make("unused"), make("used"), make("known"));
         fs::write(used.join("outputs/result"), "42").unwrap();
-        assert_eq!(workspaces.left_behind(|handle| handle == "known").unwrap().owners.len(), 2);
+        let sweep = || workspaces.left_behind(&Clock::trusted(), |handle| handle == "known").unwrap();
+        assert_eq!(sweep().owners.len(), 2);
         assert!(!unused.exists() && used.join("outputs/result").exists() && known.exists());
         let long_ago = SystemTime::now() - 2 * LOST_AGE;
         for directory in ["", "scripts", "outputs", "uploads"] {
             fs::File::open(used.join(directory)).unwrap().set_modified(long_ago).unwrap();
         }
-        drop(workspaces.left_behind(|handle| handle == "known").unwrap());
+        sweep();
         assert!(!used.exists() && known.exists());
         // Found again, it is not removed when the session does not come to life; when it is closed for good, it is.
         let (_, own) = workspaces.make("known", Path::new("/w"), None).unwrap();

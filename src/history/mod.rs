@@ -232,7 +232,7 @@ async fn read(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::Limits;
+    use crate::{clock::Clock, journal::Limits};
 
     fn subject(owner: &str) -> Subject {
         Subject {
@@ -252,7 +252,7 @@ mod tests {
         std::fs::create_dir(&directory).unwrap();
         let open = async || {
             let limits = Limits { max_events: 30, ..Limits::default() };
-            Journal::open_with(directory.join("journal.db"), limits).await.unwrap().journal
+            Journal::open_with(directory.join("journal.db"), limits, Arc::new(Clock::trusted())).await.unwrap().journal
         };
         let journal = open().await;
         let (target, opened) = ("abc".into(), |name: &str| EventKind::SessionOpened {

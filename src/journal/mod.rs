@@ -27,7 +27,10 @@ use tokio::{
     task::JoinHandle,
 };
 
-use crate::budget::{Shares, Use};
+use crate::{
+    budget::{Shares, Use},
+    clock::Clock,
+};
 pub use event::{Event, EventKind, MAX_RESULT_BYTES, MAX_TEXT_BYTES};
 use follow::Follower;
 use store::Store;
@@ -151,6 +154,7 @@ enum Request {
 struct Shared {
     store: Store,
     limits: Limits,
+    clock: Arc<Clock>,
     /// A std mutex: held for a push or a few pointer copies, never across an await. Number, push and
     /// publish happen under it, so that the order of numbers is the order everywhere.
     state: Mutex<State>,
@@ -186,16 +190,17 @@ enum WriterState {
 
 impl Journal {
     /// Opens the journal at `path`, making it where there is none, with the default limits.
-    pub async fn open(path: impl AsRef<Path>) -> Result<Opened, Error> {
-        Self::open_with(path, Limits::default()).await
+    pub async fn open(path: impl AsRef<Path>, clock: Arc<Clock>) -> Result<Opened, Error> {
+        Self::open_with(path, Limits::default(), clock).await
     }
 
     /// Spawns the writer, so it needs a tokio runtime.
-    pub async fn open_with(path: impl AsRef<Path>, limits: Limits) -> Result<Opened, Error> {
+    pub async fn open_with(path: impl AsRef<Path>, limits: Limits, clock: Arc<Clock>) -> Result<Opened, Error> {
         let store::Opened { store, last_seq, damaged, lock } = Store::open(path.as_ref()).await?;
         let shared = Arc::new(Shared {
             store,
             limits,
+            clock,
             state: Mutex::new(State {
                 last_seq,
                 pending: Vec::new(),

@@ -20,6 +20,7 @@ use sqlx::{
 };
 
 use super::{Error, Event, EventKind, Journal, Limits, MAX_PENDING_EVENTS, MAX_TEXT_BYTES, MAX_UNSAVED_EVENTS, Opened};
+use crate::clock::Clock;
 use crate::output;
 
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -48,7 +49,7 @@ impl Scratch {
     /// Other tests of this program fork, and until such a child is gone it holds the lock of a journal that was just closed.
     async fn open_with(&self, limits: Limits) -> Journal {
         loop {
-            match Journal::open_with(self.path(), limits.clone()).await {
+            match Journal::open_with(self.path(), limits.clone(), clock()).await {
                 Err(Error::InUse { .. }) => tokio::task::yield_now().await,
                 opened => {
                     let opened = opened.unwrap();
@@ -69,6 +70,10 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         _ = fs::remove_dir_all(&self.0);
     }
+}
+
+fn clock() -> Arc<Clock> {
+    Arc::new(Clock::trusted())
 }
 
 fn name(text: &str) -> Arc<str> {
@@ -226,7 +231,7 @@ async fn a_follower_that_falls_behind_catches_up_from_the_store() {
 async fn a_follower_behind_what_is_kept_is_told_of_the_gap() {
     let scratch = Scratch::new();
     let limits = Limits { max_events: 100, ..Limits::default() };
-    let journal = Journal::open_with(scratch.path(), limits).await.unwrap().journal;
+    let journal = Journal::open_with(scratch.path(), limits, clock()).await.unwrap().journal;
     let (owner, target) = (name("uid:1"), name("session:main"));
     let mut follower = Box::pin(journal.follow(Some("uid:1"), None, 0));
     journal.record(&owner, &target, made(1));
@@ -291,7 +296,7 @@ async fn a_damaged_file_is_moved_aside() {
     async fn check(content: &[u8]) {
         let scratch = Scratch::new();
         fs::write(scratch.path(), content).unwrap();
-        let Opened { journal, damaged, .. } = Journal::open(scratch.path()).await.unwrap();
+        let Opened { journal, damaged, .. } = Journal::open(scratch.path(), clock()).await.unwrap();
         let aside = damaged.expect("moved aside");
         assert!(aside.file_name().unwrap().to_str().unwrap().starts_with("journal.db.damaged-"));
         assert_eq!(fs::read(aside).unwrap(), content);
@@ -322,7 +327,7 @@ async fn damage_found_while_running_is_dealt_with_at_the_next_start() {
     let journal = scratch.open().await;
     assert!(journal.after(None, None, 0, 10_000).await.is_err());
     drop(journal.shutdown().await);
-    let opened = Journal::open(scratch.path()).await.unwrap();
+    let opened = Journal::open(scratch.path(), clock()).await.unwrap();
     assert!(opened.damaged.is_some());
     opened.journal.shutdown().await.unwrap();
     scratch.open().await;
@@ -336,7 +341,7 @@ async fn the_journal_of_a_newer_version_is_left_alone() {
     let newer = "INSERT INTO _sqlx_migrations VALUES (7, 'later', CURRENT_TIMESTAMP, TRUE, x'00', 0)";
     connection.execute(newer).await.unwrap();
     connection.close().await.unwrap();
-    let error = Journal::open(scratch.path()).await.unwrap_err();
+    let error = Journal::open(scratch.path(), clock()).await.unwrap_err();
     assert!(matches!(error, Error::Newer { version: 7, known: 2, .. }), "{error:?}");
     assert!(error.to_string().contains("newer pylair"));
     assert!(error.hint().is_some());
@@ -346,7 +351,7 @@ async fn the_journal_of_a_newer_version_is_left_alone() {
 async fn one_journal_has_one_writer() {
     let scratch = Scratch::new();
     let journal = scratch.open().await;
-    let error = Journal::open(scratch.path()).await.unwrap_err();
+    let error = Journal::open(scratch.path(), clock()).await.unwrap_err();
     assert!(matches!(error, Error::InUse { .. }), "{error:?}");
     journal.shutdown().await.unwrap();
     scratch.open().await.shutdown().await.unwrap();
@@ -383,7 +388,7 @@ async fn old_events_make_room() {
 async fn one_owners_history_makes_room_for_itself_and_is_told() {
     let scratch = Scratch::new();
     let limits = Limits { max_bytes: 2_000_000, ..Limits::default() };
-    let journal = Journal::open_with(scratch.path(), limits.clone()).await.unwrap().journal;
+    let journal = Journal::open_with(scratch.path(), limits.clone(), clock()).await.unwrap().journal;
     let (busy, quiet, target) = (name("busy"), name("quiet"), name("session:main"));
     for cell in 0..100 {
         journal.record(&quiet, &target, made(cell));
@@ -408,7 +413,7 @@ async fn one_owners_history_makes_room_for_itself_and_is_told() {
     assert_eq!((events.yours + events.removed, events.all), (400, Some(events.yours + 100)));
     journal.shutdown().await.unwrap();
     // The next daemon counts on from there.
-    let journal = Journal::open_with(scratch.path(), limits).await.unwrap().journal;
+    let journal = Journal::open_with(scratch.path(), limits, clock()).await.unwrap().journal;
     assert_eq!((journal.trimmed("busy"), &journal.usage("busy")[0]), (Some(trimmed), &events));
     journal.shutdown().await.unwrap();
 }
@@ -456,7 +461,7 @@ async fn what_waits_for_the_disk_leaves_room_for_others() {
 #[tokio::test]
 async fn nothing_is_recorded_after_shutdown() {
     let scratch = Scratch::new();
-    let Opened { journal, writer, .. } = Journal::open(scratch.path()).await.unwrap();
+    let Opened { journal, writer, .. } = Journal::open(scratch.path(), clock()).await.unwrap();
     journal.shutdown().await.unwrap();
     writer.await.unwrap();
     journal.record(&name("uid:1"), &name("session:main"), made(1));
@@ -469,7 +474,7 @@ async fn nothing_is_recorded_after_shutdown() {
 #[tokio::test]
 async fn events_are_saved_when_every_handle_is_dropped() {
     let scratch = Scratch::new();
-    let Opened { journal, writer, .. } = Journal::open(scratch.path()).await.unwrap();
+    let Opened { journal, writer, .. } = Journal::open(scratch.path(), clock()).await.unwrap();
     journal.record(&name("uid:1"), &name("session:main"), made(1));
     drop(journal);
     writer.await.unwrap();
@@ -536,7 +541,7 @@ fn an_event_is_one_flat_json_object() {
 #[tokio::test]
 async fn child_that_is_killed() {
     let Some(path) = std::env::var_os("PYLAIR_TEST_JOURNAL") else { return };
-    let journal = Journal::open(Path::new(&path)).await.unwrap().journal;
+    let journal = Journal::open(Path::new(&path), clock()).await.unwrap().journal;
     let (owner, target) = (name("uid:1"), name("session:main"));
     for cell in 1.. {
         journal.record(&owner, &target, made(cell));

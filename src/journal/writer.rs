@@ -71,7 +71,7 @@ pub(super) async fn write(shared: Arc<Shared>, mut inbox: mpsc::Receiver<Request
 }
 
 async fn trim(shared: &Shared) {
-    let oldest = Timestamp::now().checked_sub(shared.limits.max_age).ok();
+    let oldest = Timestamp::try_from(shared.clock.oldest(shared.limits.max_age)).ok();
     if let Err(error) = shared.store.trim(&shared.limits, oldest).await {
         tracing::error!(error = &error as &dyn StdError, "old events are not being trimmed");
     }

@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     budget::Use,
+    clock::Clock,
     hash::{hex, sha256},
 };
 
@@ -153,8 +154,8 @@ impl Outputs {
     }
 
     /// Removes files over the limits, oldest first, but none that is being written. Returns how many.
-    pub fn sweep(&self) -> usize {
-        self.directory.sweep()
+    pub fn sweep(&self, clock: &Clock) -> usize {
+        self.directory.sweep(clock.oldest(self.directory.limits.max_age))
     }
 
     fn view(&self, id: &str) -> Result<(View, Header), Error> {
@@ -309,14 +310,13 @@ impl Directory {
         Ok((view, header))
     }
 
-    fn sweep(&self) -> usize {
+    fn sweep(&self, oldest: SystemTime) -> usize {
         let mut room = self.room();
         let mut leaving = room.make_room(&self.limits);
         for file in room.finished() {
             // Somebody else may have removed it meanwhile.
             let modified = file.path(&self.path).symlink_metadata().and_then(|metadata| metadata.modified());
-            let age = modified.ok().and_then(|modified| SystemTime::now().duration_since(modified).ok());
-            if age.is_some_and(|age| age > self.limits.max_age) {
+            if modified.is_ok_and(|modified| modified < oldest) {
                 let why = format!("outputs are kept for {} days", self.limits.max_age.as_secs() / 86_400);
                 leaving.extend(room.remove(&file.name, why));
             }

@@ -9,6 +9,7 @@ use std::{
 };
 
 use super::{Capture, Cursor, Error, Excerpt, Limits, Outputs, Read, Stream, Which};
+use crate::clock::Clock;
 
 const URI: &str = "pylair://output/cell";
 const OWNER: &str = "me";
@@ -592,7 +593,7 @@ fn the_oldest_files_make_room() {
             make(&outputs, &scratch.owned(), id, age_s);
         }
         fs::write(scratch.owned().join("notes.txt"), "not ours").unwrap();
-        let removed = scratch.outputs(limits).sweep();
+        let removed = scratch.outputs(limits).sweep(&Clock::trusted());
         assert_eq!(removed, 4 - expect.len());
         let mut names: Vec<String> = expect.iter().map(|id| format!("{id}.out")).collect();
         names.push("notes.txt".to_owned());
@@ -657,7 +658,7 @@ fn a_live_capture_keeps_its_file_and_survives_losing_it() {
     let outputs = scratch.outputs(Limits { max_files: 0, ..Limits::default() });
     let capture = outputs.capture(OWNER, "cell").unwrap();
     capture.push(Stream::Stdout, "line\n".repeat(100_000).as_bytes());
-    assert_eq!(outputs.sweep(), 0);
+    assert_eq!(outputs.sweep(&Clock::trusted()), 0);
     capture.finish();
     fs::remove_file(scratch.owned().join("cell.out")).unwrap();
     let text = capture.snapshot(300, Some(URI)).merged.text;

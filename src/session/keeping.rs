@@ -329,7 +329,8 @@ impl Sessions {
         let path = store.save(&owner, &id, is_confined).ok_or_else(|| Error::BadName(id.clone()))?;
         let pending = Pending::new(&path).map_err(Error::Store)?;
         let saved = session.save_to(&pending, SAVE_TIMEOUT).await?;
-        let kept = tokio::task::spawn_blocking(move || pending.keep().map(|()| store.trim(&owner))).await;
+        let made = id.clone();
+        let kept = tokio::task::spawn_blocking(move || pending.keep().map(|()| store.trim(&owner, &made))).await;
         let removed = kept.map_err(|_| Error::Gone)?.map_err(Error::Store)?;
         let mut notes = Vec::new();
         let verified = saved.saved.iter().filter(|variable| variable.verified).count();
@@ -428,7 +429,7 @@ pub fn stopped_status(definition: &Definition) -> Status {
 pub(super) fn remove_left_directories(parts: &Arc<super::Parts>, stopped: &[Definition]) {
     confine::claim_outer_ids(parts.workspaces.path());
     let is_known = |handle: &str| stopped.iter().any(|definition| definition.handle == handle);
-    match parts.workspaces.left_behind(is_known) {
+    match parts.workspaces.left_behind(&parts.clock, is_known) {
         Ok(left) => left.owners.into_iter().for_each(confine::skip_outer_id),
         Err(error) => tracing::warn!(%error, "directories of old sessions could not be looked at"),
     }
@@ -436,5 +437,5 @@ pub(super) fn remove_left_directories(parts: &Arc<super::Parts>, stopped: &[Defi
 
 /// Definitions that an earlier daemon left.
 pub(super) fn load(parts: &Arc<super::Parts>) -> Vec<Definition> {
-    parts.store.load(parts.session_ttl)
+    parts.store.load(Some(parts.clock.oldest(parts.session_ttl)))
 }

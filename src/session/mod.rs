@@ -45,6 +45,7 @@ pub(crate) use sessions::new_handle;
 use crate::{
     audit::{Audit, Line, What},
     caller::{Caller, DefaultSession, Scope},
+    clock::Clock,
     config::{Checkpoints, Config},
     event_loop,
     files::{Workspace, Workspaces},
@@ -690,6 +691,7 @@ pub struct Parts {
     pub sandbox: sandbox::Settings,
     pub protected: Protected,
     pub best_effort: bool,
+    pub clock: Arc<Clock>,
     /// Where the kernel counts a session's processes as one; looked for when the first confined session is opened.
     groups: tokio::sync::OnceCell<Arc<Groups>>,
     /// Whose turn it is to open a confined worker on a crowded machine.
@@ -701,7 +703,7 @@ impl Parts {
         config: &Config,
         protected: Protected,
         probes: Probes,
-        (journal, audit): (Journal, Arc<Audit>),
+        (journal, audit, clock): (Journal, Arc<Audit>, Arc<Clock>),
         outputs: Outputs,
         store: saved::Store,
         (workspaces, packages): (Workspaces, Arc<Packages>),
@@ -724,6 +726,7 @@ impl Parts {
             sandbox: config.sandbox.clone(),
             protected,
             best_effort: config.sandbox_best_effort,
+            clock,
             groups: tokio::sync::OnceCell::new(),
             openings: Arc::default(),
         }

@@ -11,7 +11,7 @@ use std::{
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
 use serde::{Deserialize, Serialize};
@@ -159,8 +159,8 @@ impl Store {
         }
     }
 
-    /// All definitions; files that cannot be read are left alone and out. Those that nobody asked to keep go when they are too old.
-    pub fn load(&self, max_age: Duration) -> Vec<Definition> {
+    /// All definitions; files that cannot be read are left alone and out. Those that nobody asked to keep go when they are older than `oldest`.
+    pub fn load(&self, oldest: Option<SystemTime>) -> Vec<Definition> {
         let mut definitions = Vec::new();
         for entry in fs::read_dir(&self.sessions).into_iter().flatten().flatten() {
             let path = entry.path();
@@ -184,7 +184,9 @@ impl Store {
                 tracing::warn!(path = %path.display(), "a saved session could not be read");
                 continue;
             };
-            if !definition.keep && age(&path).is_some_and(|age| age > max_age) {
+            if !definition.keep
+                && oldest.is_some_and(|oldest| modified(&path).is_some_and(|modified| modified < oldest))
+            {
                 self.forget(&definition.handle);
                 continue;
             }
@@ -247,9 +249,11 @@ impl Store {
         saves.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Removes the oldest saves over the limit. Returns their ids.
-    pub fn trim(&self, owner: &str) -> Vec<String> {
+    /// Removes the oldest saves over the limit, never the one that was just made. Returns their ids.
+    pub fn trim(&self, owner: &str, newest: &str) -> Vec<String> {
         let mut saves = self.saves(owner);
+        // By its time it may be older than others: a clock may have gone back.
+        saves.sort_by_key(|id| id != newest);
         let size = |id: &String| self.find_save(owner, id).and_then(|(path, _)| Some(path.metadata().ok()?.len()));
         let sizes = saves.iter().map(|id| size(id).unwrap_or(0)).scan(0_u64, |sum, size| {
             *sum += size;
@@ -324,8 +328,8 @@ fn sync_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }
 
-fn age(path: &Path) -> Option<Duration> {
-    SystemTime::now().duration_since(fs::metadata(path).ok()?.modified().ok()?).ok()
+fn modified(path: &Path) -> Option<SystemTime> {
+    fs::metadata(path).ok()?.modified().ok()
 }
 
 /// What may be a file's name here.

@@ -5,19 +5,29 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
 use jiff::{SignedDuration, Timestamp};
-use pylair::failures::{
-    ByHand, Database, Error, Failures, Limits, Spooled,
-    record::{Frozen, Record, Status, Taken},
-    view::Filter,
+use pylair::{
+    clock::Clock,
+    failures::{
+        ByHand, Database, Error, Failures, Limits, Spooled,
+        record::{Frozen, Record, Status, Taken},
+        view::Filter,
+    },
 };
 use serde_json::{Value, json};
 
 use super::support;
+
+fn clock() -> Arc<Clock> {
+    Arc::new(Clock::trusted())
+}
 
 fn directory() -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -29,7 +39,7 @@ fn directory() -> PathBuf {
 }
 
 fn open(database: Database) -> Failures {
-    Failures::new(database, Limits::default(), directory().join("spool"))
+    Failures::new(database, Limits::default(), directory().join("spool"), clock())
 }
 
 /// Runs a test on both databases.
@@ -379,7 +389,7 @@ fn bad_input_is_refused_and_changes_nothing() {
 fn what_is_over_the_limits_is_forgotten() {
     on_each_database("limits", |database| async move {
         let limits = Limits { max_failures: 5, max_age: Duration::from_hours(24 * 365), ..Limits::default() };
-        let failures = Failures::new(database, limits, directory());
+        let failures = Failures::new(database, limits, directory(), clock());
         let mut records = vec![begin("r1", 0)];
         records.extend((0..8).map(|n| failed("r1", &format!("test_{n}"), n, "f", "bad")));
         failures.ingest(records).await.unwrap();
@@ -509,7 +519,7 @@ fn many_callers_of_one_process_share_transactions() {
 fn what_was_spooled_is_taken_in_and_the_file_goes_away() {
     on_each_database("spool", |database| async move {
         let spool = directory();
-        let failures = Failures::new(database, Limits::default(), spool.clone());
+        let failures = Failures::new(database, Limits::default(), spool.clone(), clock());
         assert_eq!(failures.take_spool().await.unwrap(), Spooled::default());
         let lines = |records: &[Record]| {
             let lines: Vec<String> = records.iter().map(|record| serde_json::to_string(record).unwrap()).collect();

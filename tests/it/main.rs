@@ -7,6 +7,7 @@
 
 mod support;
 
+mod ages;
 mod apps;
 mod attach;
 mod audit;

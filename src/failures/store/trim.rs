@@ -1,5 +1,7 @@
 //! Forgetting: what is older or more than the limits. A little at a time, so that nobody waits long for the writer.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 use super::{
@@ -7,7 +9,7 @@ use super::{
     change::forget,
     sql::{Db, Value, places, values},
 };
-use crate::failures::error::Error;
+use crate::{clock::Clock, failures::error::Error};
 
 /// Of each failure, so many occurrences keep their evidence, and so many are kept at all.
 const IN_FULL: i64 = 10;
@@ -16,7 +18,7 @@ const AT_ALL: i64 = 100;
 const FAILURES: usize = 500;
 const RUNS: usize = 20;
 /// How long a group without failures is kept.
-const EMPTY_GROUP: i64 = 86_400_000_000;
+const EMPTY_GROUP: Duration = Duration::from_hours(24);
 
 /// What was forgotten.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -27,13 +29,14 @@ pub struct Trimmed {
 }
 
 impl Store {
-    pub(crate) async fn trim(&self, limits: &Limits) -> Result<Trimmed, Error> {
-        self.trim_all(limits).await.map_err(|source| self.failed("trim", source))
+    pub(crate) async fn trim(&self, limits: &Limits, clock: &Clock) -> Result<Trimmed, Error> {
+        self.trim_all(limits, clock).await.map_err(|source| self.failed("trim", source))
     }
 
-    async fn trim_all(&self, limits: &Limits) -> sqlx::Result<Trimmed> {
+    async fn trim_all(&self, limits: &Limits, clock: &Clock) -> sqlx::Result<Trimmed> {
         let mut trimmed = Trimmed { occurrences: self.trim_occurrences().await?, ..Trimmed::default() };
-        let oldest = Timestamp::now().checked_sub(limits.max_age).unwrap_or(Timestamp::MIN).as_microsecond();
+        let before = |age| Timestamp::try_from(clock.oldest(age)).unwrap_or(Timestamp::MIN).as_microsecond();
+        let oldest = before(limits.max_age);
         loop {
             let runs = self
                 .ids("SELECT id FROM runs WHERE began < $1 ORDER BY began LIMIT $2", values![oldest, size(RUNS)])
@@ -73,7 +76,7 @@ impl Store {
                 break;
             }
         }
-        self.forget_empty(oldest).await?;
+        self.forget_empty(before(EMPTY_GROUP).min(oldest.max(0))).await?;
         Ok(trimmed)
     }
 
@@ -119,15 +122,13 @@ impl Store {
         tx.commit().await
     }
 
-    /// Groups without failures, and tests that neither ran nor failed.
-    async fn forget_empty(&self, oldest: i64) -> sqlx::Result<()> {
-        let made_before = Timestamp::now().as_microsecond() - EMPTY_GROUP;
+    /// Groups without failures, and tests that neither ran nor failed. Only those that are as old as what is forgotten: a fault that comes
+    /// back finds its group.
+    async fn forget_empty(&self, before: i64) -> sqlx::Result<()> {
         let empty = "SELECT g.id FROM groups g WHERE g.made < $1 AND g.by_hand = 0 AND g.merged_into IS NULL \
             AND NOT EXISTS (SELECT 1 FROM failures f WHERE f.group_id = g.id) AND NOT EXISTS (SELECT 1 FROM pinned p WHERE p.group_id = g.id) \
             AND NOT EXISTS (SELECT 1 FROM groups m WHERE m.merged_into = g.id)";
         let mut tx = self.db.begin().await?;
-        // Only those that are as old as what is forgotten: a fault that comes back finds its group.
-        let before = made_before.min(oldest.max(0));
         tx.execute(format!("DELETE FROM group_prints WHERE group_id IN ({empty})"), values![before]).await?;
         tx.execute(format!("DELETE FROM groups WHERE id IN ({empty})"), values![before]).await?;
         tx.commit().await
