@@ -24,7 +24,7 @@
 //! - [`regular`]: reading files that others made
 //! - [`sqlite`]: the one writer of a database file
 //! - [`turns`], [`budget`]: one at a time for each key, and sharing what is bounded
-//! - [`clock`]: how old things are
+//! - [`clock`], [`out_of_memory`]: how old things are, and why processes are gone
 //! - [`failures`]: test runs and what failed in them
 //! - [`event_loop`]: nobody keeps the one thread for long
 //! - [`descriptor`]: descriptors the runtime waits on
@@ -60,6 +60,7 @@ pub mod machine;
 pub mod mask;
 pub mod mcp;
 pub mod open_files;
+pub mod out_of_memory;
 pub mod output;
 pub mod packages;
 pub mod plain;

@@ -37,6 +37,7 @@ _HIGHEST_CAPABILITY = 63
 _SECCOMP_SET_MODE_FILTER = 1
 _LANDLOCK_RESTRICT_SELF = 446
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
+_CPU_GRACE_S = 2
 
 _libc: Any = None
 _prctl: Any = None
@@ -82,8 +83,14 @@ def enter_rest(keeper: int) -> None:
 def lock(confine: dict[str, Any], ruleset: int | None) -> None:
     """Gives up every right that the session shall not have. Cannot be undone."""
     for name, limit in (confine.get("rlimits") or {}).items():
-        # Whoever tries how much fits into /tmp needs a file that is larger; `close_limits` comes after that.
-        _limit(name, limit, ((confine.get("tmp_mb") or 0) + 1) << 20 if name == "RLIMIT_FSIZE" else 0)
+        room = 0
+        if name == "RLIMIT_FSIZE":
+            # Whoever tries how much fits into /tmp needs a file that is larger; `close_limits` comes after that.
+            room = ((confine.get("tmp_mb") or 0) + 1) << 20
+        elif name == "RLIMIT_CPU":
+            # At the limit comes a signal that says what it was; the one that anything could be, a little later.
+            room = limit + _CPU_GRACE_S
+        _limit(name, limit, room)
     _set_ids(confine.get("uid"), confine.get("gid"))
     # A change of uid makes /proc/self root's, and checkpoints read it.
     _check(_prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "becoming dumpable")

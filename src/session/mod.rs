@@ -50,6 +50,7 @@ use crate::{
     event_loop,
     files::{Workspace, Workspaces},
     journal::Journal,
+    out_of_memory,
     output::Outputs,
     packages::{Environment, Packages},
     probe::{
@@ -692,6 +693,8 @@ pub struct Parts {
     pub protected: Protected,
     pub best_effort: bool,
     pub clock: Arc<Clock>,
+    /// What the kernel ended for want of memory.
+    memory_kills: out_of_memory::Count,
     /// Where the kernel counts a session's processes as one; looked for when the first confined session is opened.
     groups: tokio::sync::OnceCell<Arc<Groups>>,
     /// Whose turn it is to open a confined worker on a crowded machine.
@@ -727,6 +730,7 @@ impl Parts {
             protected,
             best_effort: config.sandbox_best_effort,
             clock,
+            memory_kills: out_of_memory::Count::default(),
             groups: tokio::sync::OnceCell::new(),
             openings: Arc::default(),
         }

@@ -1,6 +1,9 @@
 //! What a caller is told about a cell that was stopped, a worker that died and a session that was brought back: sentences, each true.
 
-use crate::probe::{exit::describe_exit, link::Restored};
+use crate::{
+    out_of_memory::Kills,
+    probe::{exit::describe_exit, link::Restored},
+};
 
 use super::{
     job::Outcome,
@@ -99,11 +102,13 @@ fn lost_cells(lost: &[u64]) -> Option<String> {
     }
 }
 
-pub(super) fn death_message(status: Option<i32>, why: Option<&str>, tail: &str) -> String {
-    let mut message = match (why, status.map(describe_exit)) {
-        (Some(why), _) => format!("the worker was killed because {why}"),
-        (None, Some((Some(code), _))) => format!("the worker exited with code {code}"),
-        (None, Some((_, Some(signal)))) => format!("the worker was killed by {signal}"),
+pub(super) fn death_message(status: Option<i32>, why: Option<&str>, kills: Option<Kills>, tail: &str) -> String {
+    let is_killed = status.is_some_and(|status| libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL);
+    let mut message = match (why, status.map(describe_exit), kills.filter(|_| is_killed)) {
+        (Some(why), ..) => format!("the worker was killed because {why}"),
+        (None, _, Some(kills)) => killed_for_memory(kills),
+        (None, Some((Some(code), _)), _) => format!("the worker exited with code {code}"),
+        (None, Some((_, Some(signal))), _) => format!("the worker was killed by {signal}"),
         _ => "the worker ended and nobody saw how".to_owned(),
     };
     if !tail.is_empty() {
@@ -111,6 +116,22 @@ pub(super) fn death_message(status: Option<i32>, why: Option<&str>, tail: &str) 
         message.push_str(tail);
     }
     message
+}
+
+/// What SIGKILL says of a worker when the kernel ended processes for want of memory meanwhile.
+fn killed_for_memory(kills: Kills) -> String {
+    let processes = |count: u64| if count == 1 { "1 process".to_owned() } else { format!("{count} processes") };
+    match kills {
+        Kills::Group(count) => format!(
+            "the worker was killed because there was no memory left (out of memory: the kernel ended {} of pylair's)",
+            processes(count)
+        ),
+        // They may have been somebody else's.
+        Kills::Machine(count) => format!(
+            "the worker was killed by SIGKILL, while the kernel ended {} on this machine that was out of memory",
+            processes(count)
+        ),
+    }
 }
 
 /// A faulthandler dump without the probe's frames and what is below them.
@@ -168,8 +189,23 @@ mod tests {
 
     #[test]
     fn a_death_is_told_with_signal_code_and_last_words() {
-        assert_eq!(death_message(Some(libc::SIGSEGV), None, ""), "the worker was killed by SIGSEGV");
-        assert_eq!(death_message(Some(3 << 8), None, "boom"), "the worker exited with code 3; its last words:\nboom");
-        assert_eq!(death_message(None, None, ""), "the worker ended and nobody saw how");
+        assert_eq!(death_message(Some(libc::SIGSEGV), None, None, ""), "the worker was killed by SIGSEGV");
+        assert_eq!(
+            death_message(Some(3 << 8), None, None, "boom"),
+            "the worker exited with code 3; its last words:\nboom"
+        );
+        assert_eq!(death_message(None, None, None, ""), "the worker ended and nobody saw how");
+        let killed = |kills| death_message(Some(libc::SIGKILL), None, kills, "");
+        assert_eq!(killed(None), "the worker was killed by SIGKILL");
+        assert!(killed(Some(Kills::Group(1))).contains("out of memory: the kernel ended 1 process of pylair's"));
+        assert!(
+            killed(Some(Kills::Machine(2))).starts_with("the worker was killed by SIGKILL, while the kernel ended 2")
+        );
+        // Another end is not explained by it, and neither is one that has its own reason.
+        assert_eq!(
+            death_message(Some(libc::SIGSEGV), None, Some(Kills::Group(1)), ""),
+            "the worker was killed by SIGSEGV"
+        );
+        assert!(!death_message(Some(libc::SIGKILL), Some("x"), Some(Kills::Group(1)), "").contains("memory"));
     }
 }

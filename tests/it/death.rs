@@ -1,9 +1,12 @@
 //! Workers that die, lie or are killed: one honest answer, the session comes back, the others notice nothing.
 
-use pylair::session::{OnTimeout, Outcome, State};
+use pylair::{
+    sandbox::{Limits, cgroup::Groups},
+    session::{OnTimeout, Outcome, State},
+};
 use rustix::process::Signal;
 
-use crate::support::{Watched, kill, on_newest_python, parent_of, with_settings};
+use crate::support::{Home, Watched, kill, on_newest_python, parent_of, skip, with_settings};
 
 /// Cells that end their worker, and what is said of it.
 const DEADLY: &[(&str, &[&str])] = &[
@@ -47,6 +50,44 @@ fn without_checkpoints_it_is_restarted_and_says_what_is_lost() {
         assert_eq!(report.notes, ["the session was restarted: all variables are gone"]);
         assert_eq!(session.value("'x' in globals()").await, "False");
     });
+}
+
+/// A daemon in a group with little memory, as in a container.
+#[test]
+fn out_of_memory_is_called_that_and_what_was_lost_is_said() {
+    let test = "out_of_memory_is_called_that_and_what_was_lost_is_said";
+    let home = Home::new();
+    let mut client = home.initialized_client();
+    client.execute("kept = 1");
+    let groups = Groups::find();
+    let limits = Limits {
+        memory_mb: 400,
+        processes: 1000,
+        open_files: 1000,
+        file_size_mb: 1,
+        tmp_mb: 1,
+        disk_mb: 1,
+        cpu_s: None,
+        wall_s: None,
+    };
+    let members = || home.processes().iter().map(|process| process.pid).collect();
+    let group = groups.enclose(&home.path.file_name().expect("a name").to_string_lossy(), &limits, None, &members);
+    if !group.held.memory {
+        return skip(test, "no group with less memory can be made here");
+    }
+    client.execute("before = 1");
+    let report = client.execute("kept = 2\nhoard = b'x' * (1500 << 20)");
+    assert_eq!(report["outcome"], "died", "{report:#}");
+    let message = report["error"]["message"].as_str().expect("it says why");
+    assert!(message.contains("out of memory: the kernel ended"), "{message}");
+    let notes = report["notes"].to_string();
+    assert!(notes.contains("was rolled back to") || notes.contains("was restarted"), "{notes}");
+    let after = client.execute("kept");
+    // Back to a checkpoint, or anew and then that was said.
+    assert!(after["result"] == "1" || notes.contains("all variables are gone"), "{after:#}");
+    client.close();
+    assert!(home.run(&["stop"]).status.success());
+    drop(group);
 }
 
 #[test]

@@ -64,6 +64,7 @@ impl Task {
             self.tell_sites().await;
         }
         self.be_enclosed().await;
+        self.parts.memory_kills.before();
         self.pass_over_checkpoint();
         self.idle_deaths = 0;
         // What is in the pipes by now was printed before this cell.

@@ -78,6 +78,7 @@ impl Task {
             packages: info.environment.directory(),
             outer_id: info.workspace.owner,
         };
+        self.parts.memory_kills.before();
         // Whatever hung at a fork was loaded into the worker that is gone.
         self.checkpoints_given_up = false;
         self.enclosing = None;
@@ -301,10 +302,11 @@ impl Task {
                     self.drain_output();
                     let ended_for =
                         || self.live.lock().expect("no panic while locked").take_ended_for(&self.info, &self.parts);
-                    let why = why.or_else(ended_for);
+                    let why = why.or_else(ended_for).or_else(|| self.why_signalled(status));
                     let tail =
                         self.late.take().map(|late| late.capture.snapshot(2000, None).merged.text).unwrap_or_default();
-                    return Err(died(death_message(status, why.as_deref(), tail.trim())));
+                    let kills = self.parts.memory_kills.since();
+                    return Err(died(death_message(status, why.as_deref(), kills, tail.trim())));
                 }
             }
         }
@@ -318,10 +320,14 @@ impl Task {
             None => None,
         };
         self.drain_output();
-        let why =
-            why.or_else(|| self.live.lock().expect("no panic while locked").take_ended_for(&self.info, &self.parts));
+        let ended_for = || self.live.lock().expect("no panic while locked").take_ended_for(&self.info, &self.parts);
+        let is_ours = self
+            .running
+            .as_ref()
+            .is_some_and(|running| running.ladder.as_ref().is_some_and(|ladder| ladder.step == Step::Kill));
+        let why = why.or_else(ended_for).or_else(|| if is_ours { None } else { self.why_signalled(status) });
         let Some(running) = self.running.take() else {
-            let what = death_message(status, why.as_deref(), "");
+            let what = death_message(status, why.as_deref(), self.parts.memory_kills.since(), "");
             self.idle_deaths += 1;
             self.remember([format!("after cell {} {what}", self.cell)]);
             if self.idle_deaths > MAX_IDLE_DEATHS {
@@ -336,8 +342,9 @@ impl Task {
             return;
         };
         let stderr = running.job.capture.snapshot(2000, None).stderr.text;
-        let message = death_message(status, why.as_deref(), stderr.trim());
         let killed_by_us = running.ladder.as_ref().filter(|ladder| ladder.step == Step::Kill);
+        let kills = if killed_by_us.is_none() { self.parts.memory_kills.since() } else { None };
+        let message = death_message(status, why.as_deref(), kills, stderr.trim());
         let outcome = match killed_by_us.map(|ladder| ladder.cause) {
             Some(Cause::Timeout) => Outcome::TimedOut,
             Some(Cause::Caller) => Outcome::Interrupted,
@@ -366,6 +373,18 @@ impl Task {
         });
         execution.rss_mb = self.link.as_ref().and_then(Link::resident_mb);
         self.finish(&running.job, execution);
+    }
+
+    /// Why the kernel ended the worker, where it says so.
+    fn why_signalled(&self, status: Option<i32>) -> Option<String> {
+        let signal = status.filter(|status| libc::WIFSIGNALED(*status)).map(|status| libc::WTERMSIG(status));
+        let cpu_s = self.info.terms.limits.cpu_s.filter(|_| self.info.terms.profile.is_confined())?;
+        if signal != Some(libc::SIGXCPU) {
+            return None;
+        }
+        let why = format!("it has used its processor time, cpu_s={cpu_s}");
+        self.info.record_denied(&self.parts, &why);
+        Some(why)
     }
 
     /// Brings the session back: to its newest checkpoint, else to a new worker. Returns what the caller must know.
