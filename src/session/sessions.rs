@@ -222,11 +222,8 @@ impl Sessions {
     }
 
     async fn open_now(&self, caller: &Caller, options: OpenOptions, opening: Opening) -> Result<Session, Error> {
-        if !caller.may(Scope::Run) {
-            return Err(Error::NotAllowed("open sessions"));
-        }
         let again = opening.again.as_ref();
-        check_floor(caller, again)?;
+        check_opening(caller, again)?;
         let is_admins = again.map_or_else(|| caller.may(Scope::Admin), |definition| definition.is_admins);
         let terms = self.settle(caller, options.sandbox, is_admins).await?;
         let profile = terms.profile;
@@ -777,7 +774,10 @@ pub(super) fn python_path(env: &BTreeMap<String, String>) -> Vec<String> {
 }
 
 /// A session of before the settings had a floor may have more than that. It is refused instead of coming back as another.
-fn check_floor(caller: &Caller, again: Option<&saved::Definition>) -> Result<(), Error> {
+fn check_opening(caller: &Caller, again: Option<&saved::Definition>) -> Result<(), Error> {
+    if !caller.may(Scope::Run) {
+        return Err(Error::NotAllowed("open sessions"));
+    }
     let Some(definition) = again.filter(|_| caller.floor.is_some()) else { return Ok(()) };
     if definition.is_bound {
         let wanted = definition.cwd.display().to_string();
