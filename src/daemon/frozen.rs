@@ -49,6 +49,8 @@ pub struct Frozen {
     limits: FrozenLimits,
     count: AtomicUsize,
     look: Notify,
+    /// Held while copies are let go: nobody ends one twice.
+    trimming: tokio::sync::Mutex<()>,
 }
 
 /// A failure that can be questioned, as `list_targets` shows it.
@@ -113,7 +115,8 @@ pub struct Found {
 
 impl Frozen {
     pub(super) fn new(apps: Arc<Apps>, limits: FrozenLimits) -> Arc<Self> {
-        Arc::new(Self { apps, limits, count: AtomicUsize::new(0), look: Notify::new() })
+        let (count, look, trimming) = (AtomicUsize::new(0), Notify::new(), tokio::sync::Mutex::default());
+        Arc::new(Self { apps, limits, count, look, trimming })
     }
 
     /// Living copies, as many as were seen last.
@@ -148,6 +151,7 @@ impl Frozen {
 
     /// Lets the oldest go until the rest is within the limits. How many are left.
     async fn trim(&self) -> usize {
+        let _held = self.trimming.lock().await;
         let mut entries = self.apps.entries().await;
         // The newest first: those that stay come before those that go.
         entries.sort_by(|a, b| b.started_at.total_cmp(&a.started_at));
@@ -247,6 +251,8 @@ impl Daemon {
             return Err(session::Error::NotAllowed("reach processes outside of pylair").into());
         }
         let failure = self.failures.get(id).await?;
+        // A copy over the limits must not stay usable until the next look.
+        self.frozen.trim().await;
         let Some((entry, older)) = self.frozen.copy_of(&failure).await else {
             let (why, id) = (self.frozen.why_not(&failure), failure.summary.id.clone());
             let reported = failure.seen.first().and_then(|seen| seen.evidence.as_ref()?.frozen.as_ref());

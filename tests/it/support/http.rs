@@ -13,6 +13,10 @@ use serde_json::{Value, json};
 
 use super::{PATIENCE, Watched, process};
 
+fn port_in(line: &str) -> Option<u16> {
+    line.strip_suffix("/mcp")?.rsplit_once(':')?.1.parse().ok()
+}
+
 /// A daemon in the foreground. Dropping it sends SIGTERM and expects a clean end.
 pub struct Server {
     child: Child,
@@ -24,9 +28,9 @@ impl Server {
     pub fn start(mut command: Command, places: &Places) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the program starts");
         let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        let first = lines.next().expect("it says where it is").expect("and in UTF-8");
-        let port = first.strip_suffix("/mcp").and_then(|line| line.rsplit_once(':')?.1.parse().ok());
-        let port = port.unwrap_or_else(|| panic!("no port in {first:?}"));
+        // If a daemon was running, that it was stopped is said first.
+        let mut ports = lines.by_ref().map_while(Result::ok).filter_map(|line| port_in(&line));
+        let port = ports.next().expect("it says where it is");
         // The rest of the greeting is for people.
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
         let token = fs::read_to_string(places.token()).expect("there is a token").trim().to_owned();
