@@ -109,7 +109,8 @@ class Freezer:
         why_not = self._never or self._refusal()
         if why_not is not None:
             return why_not
-        story = {"occurrence": occurrence, "run": self._run, "nodeid": nodeid}
+        # The oldest copy is that of the failure that was first, whenever it gets to register.
+        story = {"occurrence": occurrence, "run": self._run, "nodeid": nodeid, "started_at": real.time()}
         began = real.process_time()
         reading, writing = real.pipe()
         if writing < 3:

@@ -227,6 +227,10 @@ impl Frozen {
         }
     }
 
+    fn was_let_go(&self, entry: &Entry) -> bool {
+        entry.occurrence.as_deref().is_some_and(|occurrence| self.apps.why_ended(occurrence).is_some())
+    }
+
     /// Why a failure has no living copy.
     fn why_not(&self, failure: &Failure) -> String {
         let Some(seen) = failure.seen.first() else { return "nothing is known of how it was seen".to_owned() };
@@ -251,9 +255,10 @@ impl Daemon {
             return Err(session::Error::NotAllowed("reach processes outside of pylair").into());
         }
         let failure = self.failures.get(id).await?;
+        let found = self.frozen.copy_of(&failure).await;
         // A copy over the limits must not stay usable until the next look.
         self.frozen.trim().await;
-        let Some((entry, older)) = self.frozen.copy_of(&failure).await else {
+        let Some((entry, older)) = found.filter(|(entry, _)| !self.frozen.was_let_go(entry)) else {
             let (why, id) = (self.frozen.why_not(&failure), failure.summary.id.clone());
             let reported = failure.seen.first().and_then(|seen| seen.evidence.as_ref()?.frozen.as_ref());
             let was_frozen = matches!(reported, Some(Reported::Pid(_)));
