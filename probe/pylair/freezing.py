@@ -192,6 +192,10 @@ def _leave(writing: int, runtime: str, story: dict[str, Any], error: BaseExcepti
         real.close(writing)
         _quieten()
         listener, entry = _register(runtime, story, entries)
+        if not _is_watched(runtime):
+            for ending in ("json", "sock"):
+                registry.remove(entry["endpoint"][: -len("sock")] + ending)
+            return
         secluded.wall_in("a frozen copy of the failed test", _private_directory(entry), original)
         gc.enable()
         if _is_visited(listener, entry):
@@ -212,6 +216,15 @@ def _register(runtime: str, story: dict[str, Any], entries: list[tuple[Any, int]
     entry.update(story, frames=[_told(*entry) for entry in entries])
     registry.write(f"{path}.json", entry)
     return listener, entry
+
+
+def _is_watched(runtime: str) -> bool:
+    """Whether there is a daemon to end the copy some day. One that leaves removes its socket before it ends the copies it finds."""
+    try:
+        real.lstat(os.path.join(runtime, "daemon.sock"))
+        return True
+    except OSError:
+        return False
 
 
 def _private_directory(entry: dict[str, Any]) -> str | None:
