@@ -18,7 +18,10 @@ use sqlx::{
 };
 
 use super::{Database, Store, sql::Db};
-use crate::failures::error::{Error, Trouble};
+use crate::{
+    event_loop,
+    failures::error::{Error, Trouble},
+};
 
 /// How long a statement waits for another process that holds the file.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -33,14 +36,19 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
 
 impl Store {
     pub(crate) async fn open(database: &Database) -> Result<Self, Error> {
-        match database {
-            Database::Sqlite(path) => {
-                // Two processes that open a file for the first time would both migrate it.
-                let _held = hold(path).await?;
-                Self::open_file(path).await
+        let database = database.clone();
+        // Whoever asks may leave in the middle. What SQLite has begun goes on, and the next to open the file must wait for it.
+        let opening = event_loop::spawn(async move {
+            match &database {
+                Database::Sqlite(path) => {
+                    // Two processes that open a file for the first time would both migrate it.
+                    let _held = hold(path).await?;
+                    Self::open_file(path).await
+                }
+                Database::Postgres(address) => Self::connect(address).await,
             }
-            Database::Postgres(address) => Self::connect(address).await,
-        }
+        });
+        opening.await.map_err(|_| Error::Closed)?
     }
 
     async fn open_file(path: &Path) -> Result<Self, Error> {
