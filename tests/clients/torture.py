@@ -530,7 +530,7 @@ def check_books(home: Home, daemon: int) -> None:
     runtime = [path.name for path in (home.path / "runtime").iterdir() if path.suffix != ".lock"]
     expect(not runtime, "left in the runtime directory:", runtime)
     data = {path.name for path in (home.path / "data").iterdir()}
-    usual = {"canary", "journal.db", "journal.db.lock", "outputs", "saves", "sessions", "token"}
+    usual = {"canary", "clock.json", "journal.db", "journal.db.lock", "outputs", "saves", "sessions", "token"}
     expect(data <= usual, "left in the data directory:", data)
     outputs = list((home.path / "data/outputs").iterdir())
     # Counted now and then, so a few more than the limit may be there.
