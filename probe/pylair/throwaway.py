@@ -33,6 +33,7 @@ _MAX_MESSAGE_BYTES = 8 << 20
 Job = Callable[[], Any]
 
 _fork, _waitpid, _exit = os.fork, os.waitpid, os._exit
+_settrace, _setprofile = sys.settrace, sys.setprofile
 
 
 class Outcome(NamedTuple):
@@ -214,8 +215,8 @@ def _live(jobs: list[Job], first: int, writing: int, deadline: float) -> None:
 
 def _isolate(writing: int, deadline: float) -> None:
     gc.disable()
-    sys.settrace(None)
-    sys.setprofile(None)
+    _settrace(None)
+    _setprofile(None)
     os.setpgid(0, 0)
     # If the process that asked cannot end it, the kernel does.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)

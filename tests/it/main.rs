@@ -37,6 +37,7 @@ mod faults;
 mod files;
 mod guide;
 mod history;
+mod hostile;
 mod http;
 mod interpreters;
 mod interrupt;
