@@ -124,6 +124,7 @@ impl Daemon {
                 tracing::warn!(%error, "old outputs could not be removed");
             }
         });
+        crate::sandbox::cgroup::sweep_left();
         let workspaces = Workspaces::new(places.workspaces());
         let pid = std::process::id();
         let started = crate::sandbox::processes::started(pid.cast_signed());
@@ -356,6 +357,7 @@ impl Daemon {
     pub async fn close_for_good(&self, reason: &str) {
         self.sessions.close_all(reason).await;
         self.sessions.parts.probes.close().await;
+        self.sessions.parts.remove_groups().await;
         self.testing.end_all();
         self.frozen.end_all("the daemon ended").await;
         self.failures.close().await;
