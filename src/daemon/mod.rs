@@ -37,7 +37,7 @@ use crate::{
     packages::Packages,
     probe::link::Probes,
     session::{self, Job, Jobs, Parts, Sessions, saved::Store},
-    web::visitors::Visit,
+    web::{room::Room, visitors::Visit},
 };
 
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -88,6 +88,8 @@ pub struct Daemon {
     requests: AtomicUsize,
     last_busy: Mutex<Instant>,
     http: Mutex<Option<String>>,
+    /// What the HTTP door has room for.
+    pub room: Room,
 }
 
 /// The daemon as `get_status` and `pylair doctor` show it.
@@ -159,6 +161,7 @@ impl Daemon {
         let shutdown = CancellationToken::new();
         crate::event_loop::spawn(frozen.clone().watch(shutdown.clone()));
         Ok(Arc::new(Self {
+            room: Room::new(&config.http, &owner),
             config,
             apps: Apps::new(places.apps(), sessions.parts.clone()),
             places,
@@ -219,7 +222,8 @@ impl Daemon {
     fn budgets(&self, owner: &str) -> Vec<Use> {
         let parts = &self.sessions.parts;
         let jobs = std::iter::once(parts.jobs.usage(owner));
-        jobs.chain(parts.outputs.usage(owner)).chain(self.journal.usage(owner)).collect()
+        let kept = jobs.chain(parts.outputs.usage(owner)).chain(self.journal.usage(owner));
+        kept.chain(self.room.usage(owner)).collect()
     }
 
     pub fn set_http(&self, address: String) {

@@ -46,6 +46,7 @@ mod limits;
 mod look;
 mod output;
 mod packages;
+mod readers;
 mod repl;
 mod sandbox;
 mod saving;
