@@ -6,6 +6,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fs::File,
+    hash::{Hash, Hasher},
     io,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
@@ -28,9 +29,9 @@ use super::{
     stage0,
     wire::WIRE_VERSION,
 };
-use crate::{inherited, python::Interpreter};
+use crate::{budget::Shares, inherited, python::Interpreter};
 
-/// Templates kept at once; the one unused for longest goes first.
+/// Templates kept at once; of whoever asked for most the one unused for longest goes first.
 const MAX_TEMPLATES: usize = 12;
 const MAX_LOG_BYTES: usize = 8 << 10;
 
@@ -50,13 +51,29 @@ pub enum Error {
     Preload { message: String },
 }
 
-/// What makes two templates different.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+/// What makes two templates different, and who asked for it first, which does not.
+#[derive(Debug, Clone)]
 pub struct Key {
     executable: PathBuf,
     env: BTreeMap<String, String>,
     preload: Option<Preload>,
     confined: bool,
+    owner: Arc<str>,
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { executable, env, preload, confined, owner: _ } = self;
+        (executable, env, preload, confined) == (&other.executable, &other.env, &other.preload, &other.confined)
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.executable, &self.env, &self.preload, self.confined).hash(state);
+    }
 }
 
 /// A template that loads packages is for one owner, one environment and one search path.
@@ -109,7 +126,12 @@ impl Key {
             Ok(resolved) if is_one_of_many_names => resolved,
             _ => executable.clone(),
         };
-        Self { executable, env, preload, confined: wanted.confined }
+        Self { executable, env, preload, confined: wanted.confined, owner: wanted.owner.clone() }
+    }
+
+    /// Who asked for it first.
+    pub fn owner(&self) -> &Arc<str> {
+        &self.owner
     }
 }
 
@@ -158,7 +180,11 @@ impl Templates {
                 slots.remove(key);
             }
             if slots.len() >= MAX_TEMPLATES && !slots.contains_key(key) {
-                let oldest = slots.iter().min_by_key(|(_, slot)| slot.used).map(|(key, _)| key.clone());
+                let mut shares = Shares::default();
+                slots.keys().for_each(|key| shares.add(&key.owner, 1));
+                let largest = shares.largest(|_| true);
+                let theirs = slots.iter().filter(|(key, _)| Some(&key.owner) == largest.as_ref());
+                let oldest = theirs.min_by_key(|(_, slot)| slot.used).map(|(key, _)| key.clone());
                 oldest.and_then(|oldest| slots.remove(&oldest));
             }
             let slot = slots.entry(key.clone()).or_insert_with(|| Slot {
