@@ -7,7 +7,9 @@ use pylair::session::{OpenOptions, Outcome};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::{Core, Home, TestSession, Watched, kill, on_newest_python, skip, why_no_namespaces};
+use crate::support::{
+    Core, Home, TestSession, Watched, kill, on_newest_python, parent_of, skip, why_no_namespaces, with_settings,
+};
 
 /// A sealed session, unless this machine refuses to make one.
 pub async fn open_sealed(core: &Core, test: &str) -> Option<TestSession> {
@@ -156,4 +158,21 @@ fn a_daemon_that_is_killed_takes_confined_sessions_along() {
     for process in alive {
         process.assert_ends();
     }
+}
+
+#[test]
+fn a_killed_nursery_is_replaced_when_a_session_needs_one() {
+    with_settings(&[("PYLAIR_CHECKPOINTS", "off")], async |core| {
+        let test = "a_killed_nursery_is_replaced_when_a_session_needs_one";
+        let Some(session) = open_sealed(core, test).await else { return };
+        session.value("x = 1").await;
+        // A confined worker's parent is its template, whose parent is the nursery.
+        let nursery = Watched::new(parent_of(parent_of(session.pid())));
+        kill(nursery.pid, Signal::KILL);
+        nursery.assert_ends();
+        assert_eq!(session.value("x").await, "1", "sessions do not need it to go on");
+        let report = session.run("import os\nos._exit(1)").await;
+        assert_eq!(report.notes.first().map(String::as_str), Some("the session was restarted: all variables are gone"));
+        assert_eq!(session.value("1 + 1").await, "2");
+    });
 }
