@@ -1,8 +1,8 @@
 //! Sharing what is bounded among owners, so that none of them uses up what the others have.
 //!
 //! Two rules, for everything that has a bound. What can be removed goes from whoever has most, oldest first: of n owners each keeps
-//! at least an n-th of the bound. What cannot be removed, because it is being written or waited for, is refused when its owner would have
-//! more than is then left free: however many owners take all they can, there is room for another.
+//! at least an n-th of the bound. What cannot be removed, because it is being written or waited for, is refused when its owner would
+//! then have more than is still free: however many owners take all they can, there is room for another.
 
 use std::{collections::HashMap, sync::Arc};
 

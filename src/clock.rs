@@ -2,7 +2,7 @@
 //!
 //! What is deleted for its age is compared with the wall clock, and a jump of that would make everything old at once. So it is
 //! recorded what the wall clock said and how long the machine had been up then. Time that the wall clock went on without the
-//! machine having been up for it is a gap, and gaps count for nobody's age. A clock that goes back makes things young, which costs room
+//! machine having been up for it is a gap, and gaps add to no age. A clock that goes back makes things young, which costs room
 //! and no data.
 
 use std::{
@@ -102,7 +102,7 @@ impl Record {
     }
 }
 
-/// The clock that ages are told by.
+/// Tells how old things are.
 #[derive(Debug)]
 pub struct Clock {
     /// None where nothing is remembered.
@@ -137,7 +137,7 @@ impl Clock {
             if record.gaps.len() > gaps
                 && let Some(gap) = record.gaps.last().filter(|gap| gap.from > 0)
             {
-                tracing::warn!(seconds = gap.to - gap.from, "the clock jumped: that time counts for nobody's age");
+                tracing::warn!(seconds = gap.to - gap.from, "the clock jumped: that time does not make anything older");
             }
             serde_json::to_vec(&*record).unwrap_or_default()
         };
@@ -171,7 +171,7 @@ impl Reading {
     fn now() -> Self {
         let up = i64::try_from(uptime().as_secs()).unwrap_or(i64::MAX);
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        // A machine that does not say counts as started anew each time, and what was in between for nobody's age.
+        // Without an id every start of the daemon counts as a start of the machine, and the time in between adds to no age.
         let boot = if boot.is_empty() { format!("unknown {}", std::process::id()) } else { boot.trim().to_owned() };
         Self { wall: wall_now(), up, boot, is_synchronized: is_synchronized() }
     }
@@ -261,7 +261,7 @@ mod tests {
             self
         }
 
-        /// Whether what was made at this day of the story is older than so many days.
+        /// Whether something made on day `day` of the story is older than `age` days.
         fn is_older(&self, day: i64, age: i64) -> bool {
             START + day * DAY < self.record.oldest(self.now.wall, age * DAY)
         }

@@ -72,7 +72,7 @@ pub struct Descriptors(Vec<RawFd>);
 
 impl Descriptors {
     /// Finds them and keeps them from every program that is started from now on. They stay usable here, because a certificate may have
-    /// been given as `/dev/fd/N`. Whatever this process opened itself is close-on-exec, and so is told apart.
+    /// been given as `/dev/fd/N`. What this process opened itself is close-on-exec, so it is not taken for one of them.
     pub fn hide() -> io::Result<Self> {
         let listed: Vec<RawFd> = std::fs::read_dir("/proc/self/fd")?
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())

@@ -18,7 +18,7 @@ from . import mappings, walls
 from .descriptors import replace_by_dead_ends
 from .real import real
 
-# Character devices that are nobody's: null, zero, full, random, urandom.
+# Character devices that lead to nobody's data: null, zero, full, random, urandom.
 _HARMLESS_MAJOR, _HARMLESS_MINORS = 1, (3, 5, 7, 8, 9)
 _MAX_CHAIN = 20
 _NUMBERS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBADF, errno.EPIPE, errno.ENOTCONN, errno.ECONNRESET, errno.EINVAL)

@@ -8,6 +8,7 @@ use std::{
         fd::{AsRawFd, OwnedFd},
         unix::process::ExitStatusExt,
     },
+    path::PathBuf,
     process::{Child, Command, ExitStatus},
     time::Instant,
 };
@@ -76,7 +77,13 @@ pub fn test(args: &TestArgs, surroundings: &Surroundings) -> Result<Exit, Failur
     let status = wait(child, &signals)?;
     // Nothing that goes wrong here may change how the run ended.
     let noted = now.and_then(|now| now.read().ok()).unwrap_or_default();
-    let _told = end_a_run_that_did_not(&run, status, noted, began.elapsed().as_secs_f64(), surroundings);
+    let told = end_a_run_that_did_not(&run, status, noted, began.elapsed().as_secs_f64(), surroundings);
+    // A run that never began has left nothing, and nobody knows it.
+    if let Err(failure) = told
+        && spooled(surroundings, &run).exists()
+    {
+        complain(&failure);
+    }
     end_like(status)
 }
 
@@ -170,6 +177,11 @@ fn wait(mut child: Child, signals: &libc::sigset_t) -> Result<ExitStatus, Failur
     }
 }
 
+/// Where the plugin keeps what the daemon has not confirmed.
+fn spooled(surroundings: &Surroundings, run: &str) -> PathBuf {
+    surroundings.places.spool().join(format!("{run}.jsonl"))
+}
+
 /// Ends a run whose process ended in the middle of it, and says its closing lines.
 fn end_a_run_that_did_not(
     run: &str,
@@ -178,9 +190,9 @@ fn end_a_run_that_did_not(
     seconds: f64,
     surroundings: &Surroundings,
 ) -> Result<(), Failure> {
-    let spool = surroundings.places.spool().join(format!("{run}.jsonl"));
+    let spool = spooled(surroundings, run);
     let kept = std::fs::read(&spool).unwrap_or_default();
-    // The plugin came to its end without the daemon, and has told what there is to tell.
+    // The plugin reached the end of the run without a daemon, and has reported everything.
     if is_ended(&kept) {
         return Ok(());
     }
@@ -327,7 +339,7 @@ mod tests {
             (noted.running.as_deref(), noted.passed),
             (Some("t.py::c"), vec!["t.py::a".into(), "t.py::b".into()])
         );
-        // A count that is none, and memory of an older plugin.
+        // A count that is out of range, and memory that an older plugin wrote, which has no count.
         bytes[Now::NAME_BYTES..Now::LOG].fill(255);
         assert_eq!(Noted::parse(&bytes).passed.len(), 3);
         assert!(Noted::parse(&bytes[..Now::NAME_BYTES]).passed.is_empty());

@@ -45,8 +45,8 @@ pub enum Error {
     #[error(transparent)]
     Journal(#[from] journal::Error),
     #[error(
-        "there is no session `{target}`, and no history of one: {events} events of yours were removed to make room, and what it was \
-         may have been among them ({why})"
+        "there is no session `{target}` and no history of it. {events} events of your history were removed to make room, and those of \
+         `{target}` may have been among them ({why})"
     )]
     Removed { target: String, events: u64, why: String },
     #[error("{0}")]

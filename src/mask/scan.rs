@@ -70,7 +70,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Says that so many bytes were looked at. Every loop over the text says it.
+    /// Counts bytes that were looked at. Every loop over the text calls it.
     pub(super) fn spend(&self, bytes: usize) {
         self.left.set(self.left.get().saturating_sub(bytes));
     }

@@ -14,7 +14,7 @@ use std::{
     fs, io,
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, Weak},
+    sync::Mutex,
     time::Duration,
 };
 
@@ -23,6 +23,8 @@ pub use locate::{candidates, on_path};
 
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
+
+use crate::turns::Turns;
 
 /// Asks an interpreter what it is. Must parse on Python 2, so that it can be told apart from what is no Python at all.
 const ASK: &str = include_str!("../../probe/pylair/bootstrap/ask.py");
@@ -109,7 +111,7 @@ impl Interpreter {
 pub struct Interpreters {
     known: Mutex<HashMap<(PathBuf, u64, u64, i64), Interpreter>>,
     /// Each is asked once at a time: many sessions opened at once want the same answer.
-    asking: Mutex<HashMap<PathBuf, Weak<tokio::sync::Mutex<()>>>>,
+    asking: Turns<PathBuf>,
     /// Where confined sessions write. Nothing there is run outside of them.
     workspaces: Option<PathBuf>,
 }
@@ -208,7 +210,7 @@ impl Interpreters {
         if let Some(known) = known() {
             return Ok(known);
         }
-        let turn = self.turn(path);
+        let turn = self.asking.of(path);
         let _turn = turn.lock().await;
         if let Some(known) = known() {
             return Ok(known);
@@ -219,17 +221,6 @@ impl Interpreters {
             self.known.lock().expect("no panic while locked").insert(key, interpreter.clone());
         }
         Ok(interpreter)
-    }
-
-    fn turn(&self, path: &Path) -> Arc<tokio::sync::Mutex<()>> {
-        let mut asking = self.asking.lock().expect("no panic while locked");
-        asking.retain(|_, turn| turn.strong_count() > 0);
-        if let Some(turn) = asking.get(path).and_then(Weak::upgrade) {
-            return turn;
-        }
-        let turn = Arc::new(tokio::sync::Mutex::new(()));
-        asking.insert(path.to_owned(), Arc::downgrade(&turn));
-        turn
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    os::unix::process::ExitStatusExt,
+    os::unix::process::{CommandExt, ExitStatusExt},
     process::Stdio,
     time::{Duration, Instant},
 };
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     doors::{Visitor, add},
-    support::{Client, Home, PATIENCE, Server, pytest_python, skip, text_of, why_no_namespaces},
+    support::{Client, Home, PATIENCE, Server, Watched, pytest_python, skip, text_of, why_no_namespaces},
 };
 
 const SHOP: &str = "
@@ -384,7 +384,15 @@ fn signals_to_pylair_test_are_pytests() {
     let waits = "import time\ndef test_waits():\n    open('begun', 'w').close()\n    while True: time.sleep(0.01)\n";
     fs::write(home.work().join("test_waits.py"), waits).expect("the home is writable");
     let mut command = home.command(&["test", "--python", python, "-q", "-p", "no:cacheprovider", "test_waits.py"]);
+    // SAFETY: it only makes a system call. A shell has what it runs in the background ignore this signal, tests included.
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGINT, libc::SIG_DFL);
+            Ok(())
+        });
+    }
     let child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+    let watched = Watched::new(child.id().cast_signed());
     let until = Instant::now() + PATIENCE;
     while !home.work().join("begun").exists() {
         assert!(Instant::now() < until, "the test does not begin");
@@ -392,6 +400,7 @@ fn signals_to_pylair_test_are_pytests() {
     }
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT)
         .expect("it is there");
+    watched.assert_ends();
     let ended = child.wait_with_output().expect("it ends");
     assert_eq!(ended.status.code(), Some(2), "pytest was interrupted: {ended:?}");
     assert!(String::from_utf8_lossy(&ended.stdout).contains("KeyboardInterrupt"), "{ended:?}");
