@@ -165,12 +165,12 @@ fn wait(control: &OwnedFd) -> Result<Option<Answer>, Failure> {
     }
 }
 
-/// A daemon that leaves saves what is idle; one that dies cannot.
+/// A daemon that leaves saves its sessions; one that dies cannot.
 fn what_is_lost(kind: &str) -> &'static str {
     match kind {
         "daemon_died" => "all sessions and their variables are gone",
         "client_dropped" => "sessions are as they were; what was asked may have been done",
-        _ => "sessions that were idle come back when they are used, with the variables that could be saved",
+        _ => "sessions come back when they are used, with the variables that could be saved",
     }
 }
 

@@ -56,6 +56,9 @@ pub enum EventKind {
         /// It began with variables from a save.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         restored: bool,
+        /// Whose default session it is, as a fingerprint.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        default_of: Option<String>,
     },
     SessionClosed {
         reason: String,

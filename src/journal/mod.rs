@@ -288,15 +288,32 @@ impl Journal {
 
     /// How the newest session of this name or handle was opened, if it is still known.
     pub async fn opened(&self, owner: &str, name_or_handle: &str) -> Result<Option<Arc<Event>>, Error> {
-        let is_wanted = |event: &&Arc<Event>| {
-            let EventKind::SessionOpened { name, .. } = &event.kind else { return false };
-            event.is_of(Some(owner), None) && (name == name_or_handle || &*event.target == name_or_handle)
-        };
-        let unsaved = self.shared.lock().unsaved().rev().find(is_wanted).cloned();
+        let unsaved =
+            self.unsaved_opening(owner, |event, name, _| name == name_or_handle || &*event.target == name_or_handle);
         match unsaved {
             Some(event) => Ok(Some(event)),
             None => self.shared.store.opened(owner, name_or_handle).await,
         }
+    }
+
+    /// How the newest session was opened that was this default session, if it is still known.
+    pub async fn opened_default(&self, owner: &str, wanted: &str) -> Result<Option<Arc<Event>>, Error> {
+        match self.unsaved_opening(owner, |_, _, default_of| default_of == Some(wanted)) {
+            Some(event) => Ok(Some(event)),
+            None => self.shared.store.opened_default(owner, wanted).await,
+        }
+    }
+
+    fn unsaved_opening(
+        &self,
+        owner: &str,
+        is_wanted: impl Fn(&Event, &str, Option<&str>) -> bool,
+    ) -> Option<Arc<Event>> {
+        let matches = |event: &&Arc<Event>| {
+            let EventKind::SessionOpened { name, default_of, .. } = &event.kind else { return false };
+            event.is_of(Some(owner), None) && is_wanted(event, name, default_of.as_deref())
+        };
+        self.shared.lock().unsaved().rev().find(matches).cloned()
     }
 
     /// The number of the newest cell of a target among its newest events; 0 where there is none.

@@ -192,16 +192,27 @@ impl Store {
 
     /// The newest event that opened a session of this name or handle.
     pub(super) async fn opened(&self, owner: &str, name_or_handle: &str) -> Result<Option<Arc<Event>>, Error> {
-        let rows = sqlx::query(
-            "SELECT seq, at, owner, target, body FROM events \
-             WHERE owner = ?1 AND kind = 'session_opened' AND (target = ?2 OR body ->> '$.name' = ?2) \
-             ORDER BY seq DESC LIMIT 1",
-        )
-        .bind(owner)
-        .bind(name_or_handle)
-        .fetch_all(&self.readers)
-        .await
-        .map_err(|source| self.failed("read", source))?;
+        const OPENED: &str = "SELECT seq, at, owner, target, body FROM events \
+                              WHERE owner = ?1 AND kind = 'session_opened' AND (target = ?2 OR body ->> '$.name' = ?2) \
+                              ORDER BY seq DESC LIMIT 1";
+        self.newest(OPENED, owner, name_or_handle).await
+    }
+
+    /// The newest event that opened this default session.
+    pub(super) async fn opened_default(&self, owner: &str, default_of: &str) -> Result<Option<Arc<Event>>, Error> {
+        const OPENED: &str = "SELECT seq, at, owner, target, body FROM events \
+                              WHERE owner = ?1 AND kind = 'session_opened' AND body ->> '$.default_of' = ?2 \
+                              ORDER BY seq DESC LIMIT 1";
+        self.newest(OPENED, owner, default_of).await
+    }
+
+    async fn newest(&self, query: &'static str, owner: &str, wanted: &str) -> Result<Option<Arc<Event>>, Error> {
+        let rows = sqlx::query(query)
+            .bind(owner)
+            .bind(wanted)
+            .fetch_all(&self.readers)
+            .await
+            .map_err(|source| self.failed("read", source))?;
         Ok(self.decode(&rows)?.events.pop())
     }
 
@@ -294,6 +305,7 @@ fn migrator() -> Migrator {
     Migrator::with_migrations(vec![
         migration(1, "events", include_str!("migrations/0001_events.sql")),
         migration(2, "usage", include_str!("migrations/0002_usage.sql")),
+        migration(3, "opened", include_str!("migrations/0003_opened.sql")),
     ])
 }
 

@@ -2,7 +2,8 @@
 
 use super::{Error, Session, Sessions, keeping::named};
 use crate::{
-    caller::Caller,
+    caller::{Caller, Door},
+    hash,
     journal::{Event, EventKind},
 };
 
@@ -29,6 +30,20 @@ impl Sessions {
         }
     }
 
+    /// What whoever begins a default session must know: that it is new, and what became of the one before.
+    pub(super) async fn newness(&self, caller: &Caller, default_of: Option<&str>) -> String {
+        const NEW: &str = "this is a new session";
+        let Some(default_of) = default_of.map(fingerprint) else { return NEW.to_owned() };
+        let before = self.parts.journal.opened_default(&caller.owner, &default_of).await.ok().flatten();
+        let Some(before) = before else { return NEW.to_owned() };
+        let (handle, reason) = (&before.target, self.how_it_ended(&before).await.unwrap_or_default());
+        let history = match caller.door {
+            Door::Cli => format!("pylair sessions export {handle}"),
+            Door::Bridge | Door::Http => format!("get_history(target=\"{handle}\")"),
+        };
+        format!("{NEW}: the one before is gone ({reason}); {history} shows what ran in it")
+    }
+
     /// Why a session is gone. A daemon that is killed cannot write that down; everything else that ends a session is written down last.
     async fn how_it_ended(&self, opened: &Event) -> Option<String> {
         let events = self.parts.journal.history(&opened.owner, &opened.target, None, LOOKED_AT).await.ok()?;
@@ -43,4 +58,9 @@ impl Sessions {
             newest.map_or_else(|| "before its first cell".to_owned(), |cell| format!("after cell {cell} began"));
         Some(format!("the daemon that ran it was killed, or the machine went down, {after}"))
     }
+}
+
+/// Whose default session it is, in the journal: not everybody who reads a history should learn the ids that clients are known by.
+pub(super) fn fingerprint(default_of: &str) -> String {
+    hash::hex(&hash::sha256(default_of.as_bytes())[..8])
 }

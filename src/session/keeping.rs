@@ -23,6 +23,8 @@ const SAVE_TIMEOUT: Duration = Duration::from_mins(2);
 pub(super) const RESTORE_TIMEOUT: Duration = Duration::from_mins(2);
 const VERIFY_SECONDS: f64 = 20.0;
 const MAX_SAVE_BYTES: u64 = 4 << 30;
+/// How long a session that nobody asked to keep waits to be used again: as long as its history.
+const SAVED_FOR: Duration = Duration::from_hours(30 * 24);
 /// How long somebody waits for a session that is being opened. Startup code may take longer, and then that is told.
 const STARTING_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -288,18 +290,23 @@ impl Sessions {
                     }
                     let turn = self.reviving.of(&definition.handle);
                     let Ok(_turn) = turn.try_lock() else { return Err(self.still_starting(&definition)) };
-                    self.forget_stopped(&definition.handle);
-                    self.parts.store.forget(&definition.handle);
-                    let directory = self.parts.workspaces.find(&definition.handle);
-                    directory.keep(false);
-                    directory.remove().await;
-                    self.parts.packages.forget(&definition.handle).await;
+                    self.forget_for_good(&definition).await;
                     Ok(definition.name)
                 }
                 Some(definition) => Err(Error::Stopped { target: definition.name }),
                 None => Err(error),
             },
         }
+    }
+
+    /// Removes a stopped session with all that it has on disk.
+    pub(super) async fn forget_for_good(&self, definition: &Definition) {
+        self.forget_stopped(&definition.handle);
+        self.parts.store.forget(&definition.handle);
+        let directory = self.parts.workspaces.find(&definition.handle);
+        directory.keep(false);
+        directory.remove().await;
+        self.parts.packages.forget(&definition.handle).await;
     }
 
     /// After a session has ended: a kept one becomes a stopped one, any other is forgotten.
@@ -437,5 +444,5 @@ pub(super) fn remove_left_directories(parts: &Arc<super::Parts>, stopped: &[Defi
 
 /// Definitions that an earlier daemon left.
 pub(super) fn load(parts: &Arc<super::Parts>) -> Vec<Definition> {
-    parts.store.load(Some(parts.clock.oldest(parts.session_ttl)))
+    parts.store.load(Some(parts.clock.oldest(SAVED_FOR)))
 }

@@ -304,6 +304,8 @@ struct Live {
     job: Option<Arc<Job>>,
     last_used: Instant,
     last_used_at: Timestamp,
+    /// How often something was asked for that may have changed it.
+    uses: u64,
     pid: Option<i32>,
     rss_mb: Option<f64>,
     checkpoints: Vec<u64>,
@@ -336,6 +338,7 @@ impl Live {
             job: None,
             last_used: Instant::now(),
             last_used_at: Timestamp::now(),
+            uses: 0,
             pid: None,
             rss_mb: None,
             checkpoints: Vec::new(),
@@ -423,6 +426,12 @@ enum Command {
     Abandon {
         reason: String,
         answer: oneshot::Sender<Vec<String>>,
+    },
+    /// Ends the session if it was used exactly so often, and so by nobody since that was counted. Answers whether it ends.
+    Leave {
+        uses: u64,
+        reason: String,
+        answer: oneshot::Sender<bool>,
     },
     /// What the next caller must know.
     Note {

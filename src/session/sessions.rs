@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use super::{
     Command, Error, FRESH_TTL, Info, MAX_NAME_CHARS, OpenOptions, Opening, Parts, Session, Status,
     ahead::{Kind, Nest},
-    keeping, literal, saved, task, watching,
+    gone, keeping, literal, saved, task, watching,
 };
 use crate::{
     budget::Shares,
@@ -89,7 +89,7 @@ impl Sessions {
             started: tokio::sync::Notify::new(),
             nest: Arc::default(),
         });
-        crate::event_loop::spawn(close_idle(Arc::downgrade(&sessions)));
+        crate::event_loop::spawn(end_idle(Arc::downgrade(&sessions), sessions.parts.session_ttl));
         crate::event_loop::spawn(watching::watch(Arc::downgrade(&sessions)));
         sessions
     }
@@ -172,15 +172,16 @@ impl Sessions {
             };
             let options = OpenOptions { name: Some(name), ..OpenOptions::default() };
             let default_of = keeping::default_key(&caller.default_session);
-            let session = self.open_as(caller, options, Opening { again: None, default_of }).await?;
-            if let Err(error) = before {
-                let note = format!(
+            let note = match before {
+                Err(error) => format!(
                     "the session you had could not be started again, and this is another: {}; \
                      close_session(forget=true) removes the one that list_targets shows as stopped",
                     error.message()
-                );
-                session.note(vec![note]).await;
-            }
+                ),
+                Ok(_) => self.newness(caller, default_of.as_deref()).await,
+            };
+            let session = self.open_as(caller, options, Opening { again: None, default_of }).await?;
+            session.note(vec![note]).await;
             session
         };
         *slot = Some(session.info.handle.clone());
@@ -425,6 +426,7 @@ impl Sessions {
                 startup: info.startup.clone(),
                 branch,
                 restored: session.restored().is_some(),
+                default_of: info.definition.default_of.as_deref().map(gone::fingerprint),
             },
         );
         let mut registry = self.registry.lock().expect("no panic while locked");
@@ -727,27 +729,14 @@ impl Drop for Reservation<'_> {
     }
 }
 
-/// Closes sessions nobody has used for longer than they may stay.
-async fn close_idle(sessions: Weak<Sessions>) {
-    let mut tick = tokio::time::interval(Duration::from_secs(30));
+/// Ends sessions nobody has used for longer than they may stay.
+async fn end_idle(sessions: Weak<Sessions>, ttl: Duration) {
+    let mut tick = tokio::time::interval((ttl / 4).clamp(Duration::from_secs(1), Duration::from_secs(30)));
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
         let Some(sessions) = sessions.upgrade() else { return };
-        let expired: Vec<_> = {
-            let registry = sessions.registry.lock().expect("no panic while locked");
-            let is_expired = |session: &&Session| session.idle_for().is_some_and(|idle| idle > session.info.ttl);
-            registry.open.values().filter(is_expired).cloned().collect()
-        };
-        for session in expired {
-            if session.idle_for().is_none_or(|idle| idle <= session.info.ttl) {
-                // Somebody used it meanwhile.
-                continue;
-            }
-            let reason = format!("nobody used it for {} s", session.info.ttl.as_secs());
-            if sessions.end(&session, &reason).await {
-                sessions.put_away(&session, false).await;
-            }
-        }
+        sessions.end_idle(Duration::MAX).await;
     }
 }
 

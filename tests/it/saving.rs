@@ -1,10 +1,12 @@
 //! What outlives a process: saves, restarts that keep variables, kept definitions and daemons that come back.
 
-use pylair::session::{Error, OpenOptions, State};
+use std::time::Duration;
+
+use pylair::session::{Error, OnTimeout, OpenOptions, Outcome, State};
 use serde_json::json;
 
 use crate::sealed::open_sealed;
-use crate::support::{Home, on_each_python, on_newest_python, skip, why_no_namespaces};
+use crate::support::{Core, Home, TestSession, on_each_python, on_newest_python, skip, why_no_namespaces};
 
 const STATE: &str = "import json\nrows = [1, 2]\nsame = rows\ndef double(n): return n * factor\nfactor = 2\n\
                      class Point:\n    def __init__(self, x): self.x = x\np = Point(5)\ngen = (n for n in rows)";
@@ -131,7 +133,7 @@ fn a_kept_session_is_listed_when_closed_and_starts_when_used() {
         let stopped = core.daemon.sessions.statuses(&core.caller);
         assert_eq!((stopped[0].name.as_str(), stopped[0].state), ("lab", State::Stopped));
         let again = core.daemon.sessions.reach(&core.caller, "lab").await.expect("it starts");
-        let again = crate::support::TestSession { session: again };
+        let again = TestSession { session: again };
         assert_eq!(again.value("ready, 'x' in globals()").await, "('started', False)");
         assert_eq!(again.session.status().cell, 2, "numbers of cells go on");
         let name_taken = OpenOptions { name: Some("lab".to_owned()), ..OpenOptions::default() };
@@ -192,7 +194,7 @@ fn what_was_restored_is_neither_undone_nor_lost_by_a_crash() {
         session.value("y = 1").await;
         assert_eq!(session.session.undo(None).await.expect("to what was restored").cell, 0);
         assert_eq!(session.value("x").await, "41");
-        assert_eq!(session.run("import os\nos._exit(1)").await.outcome, pylair::session::Outcome::Died);
+        assert_eq!(session.run("import os\nos._exit(1)").await.outcome, Outcome::Died);
         assert_eq!(session.value("x").await, "41");
     });
 }
@@ -263,4 +265,99 @@ fn a_daemon_names_the_sessions_of_one_that_was_killed() {
     assert!(history.to_string().contains("x = 1"), "what was run is still known: {history}");
     let failure = client.failure("execute", &json!({"code": "x", "target": "never"}));
     assert_eq!(failure["kind"], "unknown_session", "{failure}");
+}
+
+/// Long idleness, without waiting for it.
+async fn end_idle(core: &Core) {
+    core.daemon.sessions.end_idle(Duration::ZERO).await;
+}
+
+#[test]
+fn an_idle_session_past_its_time_comes_back_when_it_is_used() {
+    on_each_python(async |core| {
+        let default = async || TestSession {
+            session: core.daemon.sessions.target(&core.caller, None).await.expect("there is one"),
+        };
+        let first = default().await.run("x = [1]\ngen = (n for n in x)").await;
+        assert_eq!(first.notes, ["this is a new session"]);
+        let before = default().await.session.info.handle.clone();
+        end_idle(core).await;
+        let stopped = core.daemon.sessions.statuses(&core.caller);
+        assert_eq!((stopped.len(), stopped[0].state), (1, State::Stopped));
+        let again = default().await;
+        assert_eq!(again.session.info.handle, before);
+        let report = again.run("x").await;
+        assert_eq!((report.result.as_deref(), report.cell), (Some("[1]"), 2));
+        assert_eq!(report.notes[0], "the session was started again");
+        assert_eq!(report.notes[1], "nobody used it for 0 s, and so it had been saved and its process ended");
+        assert_eq!(report.notes[2], "1 variable was restored: x");
+        assert!(report.notes[3].starts_with("not restored: gen ("), "{:?}", report.notes);
+        assert_eq!(again.run("1").await.notes, Vec::<String>::new(), "it is told once");
+    });
+}
+
+#[test]
+fn an_idle_session_in_a_sandbox_comes_back_with_its_files() {
+    on_newest_python(async |core| {
+        let Some(session) = open_sealed(core, "an_idle_session_in_a_sandbox_comes_back_with_its_files").await else {
+            return;
+        };
+        session.value("x = 5\nopen('kept.txt', 'w').write('there')").await;
+        let name = session.session.info.name.to_string();
+        end_idle(core).await;
+        let again = core.daemon.sessions.reach(&core.caller, &name).await.expect("it starts");
+        let again = TestSession { session: again };
+        assert_eq!(again.value("x, open('kept.txt').read()").await, "(5, 'there')");
+    });
+}
+
+#[test]
+fn a_session_that_is_used_is_not_ended_as_idle() {
+    on_newest_python(async |core| {
+        let busy = core.open_session(OpenOptions { name: Some("busy".into()), ..OpenOptions::default() }).await;
+        let busy = busy.expect("it opens");
+        let job = busy.start(crate::support::WAIT_FOREVER).await;
+        end_idle(core).await;
+        busy.session.interrupt(Some(&job.id)).await.expect("it is still there");
+        // Whatever comes while it is being saved and ended is either done and kept, or refused.
+        let mut done = 0;
+        busy.value("n = 0").await;
+        for _ in 0..20 {
+            let (_, ran) = tokio::join!(end_idle(core), async {
+                let session = core.daemon.sessions.reach(&core.caller, "busy").await?;
+                session.execute("n += 1".to_owned(), None, OnTimeout::Keep, "test").await
+            });
+            match ran {
+                Ok(job) => {
+                    let report = crate::support::report(&job).await;
+                    assert_eq!(report.outcome, Outcome::Ok, "{report:?}");
+                    done += 1;
+                }
+                Err(error) => assert!(matches!(error, Error::Gone | Error::Starting { .. }), "{error:?}"),
+            }
+        }
+        let session = core.daemon.sessions.reach(&core.caller, "busy").await.expect("it comes back");
+        assert_eq!(TestSession { session }.value("n").await, done.to_string());
+    });
+}
+
+#[test]
+fn a_default_session_that_is_new_says_what_became_of_the_one_before() {
+    let home = Home::new();
+    let mut client = home.initialized_client();
+    let first = client.execute("x = 1");
+    assert_eq!(first["notes"], json!(["this is a new session"]));
+    home.wait_until_written("\"outcome\":\"ok\"");
+    crate::support::kill(home.daemon_pid(), rustix::process::Signal::KILL);
+    let notes = client.execute("'x' in globals()")["notes"].to_string();
+    assert!(
+        notes.contains("this is a new session: the one before is gone (the daemon that ran it was killed"),
+        "{notes}"
+    );
+    let handle = client.data("list_targets", &json!({}))["sessions"][0]["handle"].clone();
+    client.data("close_session", &json!({"target": handle}));
+    let notes = client.execute("1")["notes"].to_string();
+    assert!(notes.contains("this is a new session: the one before is gone (somebody closed it)"), "{notes}");
+    let handle = handle.as_str().expect("a handle");
+    assert!(notes.contains(&format!("get_history(target=\\\"{handle}\\\") shows what ran in it")), "{notes}");
 }

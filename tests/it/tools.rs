@@ -72,7 +72,7 @@ fn execute_answers_in_readable_text_without_structure() {
     let text = text_of(&result);
     let (before, facts) = text.split_once("[cell 1: ok, session it-1, ").unwrap_or_else(|| panic!("{text}"));
     assert_eq!(before, "hello\nOut[1]: 21\n");
-    assert!(facts.ends_with(" ms, new: x]"), "{facts}");
+    assert!(facts.ends_with(" ms, new: x]\nNote: this is a new session."), "{facts}");
     let raised = client.call("execute", &json!({"code": "1 / 0"}));
     assert_ne!(raised["isError"], true, "user code that raises is a result");
     assert!(text_of(&raised).contains("ZeroDivisionError: division by zero\n[cell 2: raised"), "{raised}");

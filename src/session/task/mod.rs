@@ -274,6 +274,14 @@ impl Task {
                 let lost = self.abandon(&reason).await;
                 let _unheard = answer.send(lost);
             }
+            Command::Leave { uses, reason, answer } => {
+                let is_unused = self.running.is_none() && self.live.lock().expect("no panic while locked").uses == uses;
+                if is_unused {
+                    let _already = self.ending.reason.set(reason);
+                    self.ending.closing.cancel();
+                }
+                let _unheard = answer.send(is_unused);
+            }
             Command::Note { notes, answer } => {
                 self.pending_notes.extend(notes);
                 let _unheard = answer.send(());
@@ -288,8 +296,14 @@ impl Task {
             Command::Undo { .. } | Command::Branch { .. } | Command::Restart { .. } => true,
             _ => false,
         };
+        let may_change = match command {
+            Command::Ask { question, .. } => !matches!(question.op, Op::Ping | Op::Save { .. }),
+            Command::Leave { .. } | Command::Note { .. } => false,
+            _ => true,
+        };
+        let mut live = self.live.lock().expect("no panic while locked");
+        live.uses += u64::from(may_change);
         if is_use {
-            let mut live = self.live.lock().expect("no panic while locked");
             live.last_used = Instant::now();
             live.last_used_at = jiff::Timestamp::now();
         }
