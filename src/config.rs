@@ -20,11 +20,13 @@ use crate::sandbox::{self, paths::Protected};
 
 mod failures;
 mod http;
+mod interpreters;
 mod project;
 mod sandboxes;
 
 pub use failures::{FailuresSettings, FrozenLimits};
 pub use http::{AuditSettings, HttpFlags, HttpSettings};
+pub use interpreters::InterpreterPlaces;
 
 /// Longest path that fits a Unix socket address, with the terminating NUL.
 const MAX_SOCKET_PATH: usize = 107;
@@ -307,6 +309,8 @@ pub struct Config {
     pub host: String,
     pub port: u16,
     pub python: Option<String>,
+    /// Where interpreters are that no project brought along.
+    pub interpreters: InterpreterPlaces,
     pub timeout: Option<Duration>,
     pub wait: Duration,
     pub max_chars: usize,
@@ -444,8 +448,9 @@ impl Config {
         let failures = failures::failures(&mut resolver)?;
         let sandbox_best_effort =
             resolver.pick("sandbox_best_effort", None, |file| file.sandbox_best_effort, false, "`true` or `false`")?;
+        let interpreters = interpreters::places(env, &sandboxes::own_homes());
         sandbox
-            .check(&sandboxes::protected(places, &host, port))
+            .check(&sandboxes::protected(places, &host, port, &interpreters))
             .map_err(|wrong| Error::Sandbox { path: places.settings_file(), wrong })?;
         resolver.show(sandbox.shown(), &places.settings_file());
         let checkpoints = checkpoints.parse().map_err(|()| {
@@ -458,6 +463,7 @@ impl Config {
             host,
             port,
             python: Some(python).filter(|python| !python.is_empty()),
+            interpreters,
             timeout: Some(timeout).filter(|timeout| !timeout.is_zero()),
             wait,
             max_chars,
@@ -480,7 +486,7 @@ impl Config {
 
     /// What no session may be given.
     pub fn protected(&self, places: &Places) -> Protected {
-        sandboxes::protected(places, &self.host, self.port)
+        sandboxes::protected(places, &self.host, self.port, &self.interpreters)
     }
 }
 

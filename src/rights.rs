@@ -185,7 +185,7 @@ pub fn required(tool: &str, arguments: &Map<String, Value>) -> Denied {
             if given("launcher") {
                 return admin("start sessions with a launcher");
             }
-            // The interpreter is asked what it is, and preloads are imported, before anything is confined.
+            // Files of the machine are looked at to find an interpreter, and what it is installed in is shown to the session.
             if text("python").is_some_and(|python| !is_plain_python(python)) {
                 return admin(OTHER_PYTHON);
             }

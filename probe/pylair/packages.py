@@ -157,9 +157,10 @@ def site(directory: str, bin: str | None) -> dict[str, Any]:
         # .pth files may be new.
         sys.path.extend(_add(directory))
     if bin:
+        own = bin.split(os.pathsep)
         # Nothing when the variable is empty: an empty entry would be the working directory.
-        parts = [part for part in os.environ.get("PATH", os.defpath).split(os.pathsep) if part and part != bin]
-        os.environ["PATH"] = os.pathsep.join([bin, *parts])
+        parts = [part for part in os.environ.get("PATH", os.defpath).split(os.pathsep) if part and part not in own]
+        os.environ["PATH"] = os.pathsep.join([*own, *parts])
     invalidate_caches()
     return {"loaded": loaded}
 

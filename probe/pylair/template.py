@@ -2,6 +2,7 @@
 
 Descriptor 3 is its control socket, 4 the pylair executable. It runs no user code unless it was asked to preload packages. An
 unconfined worker is born below a keeper, which is the first child after an `execve`; a confined one directly in its keeper's namespaces.
+An interpreter that may only be run inside a sandbox is started there by the keeper, and becomes the one worker itself.
 """
 
 from __future__ import annotations
@@ -186,7 +187,10 @@ class Template:
         number = request.get("fork")
         try:
             confined = request.get("confine")
-            if confined is None or confined.get("bare"):
+            if confined is not None and confined.get("inside"):
+                self._send({"forked": number})
+                self._become_the_worker(confined, passed)
+            elif confined is None or confined.get("bare"):
                 self._fork_open(passed, confined)
             else:
                 self._fork_confined(confined, passed)
@@ -233,6 +237,16 @@ class Template:
             self.children.add(pid)
             return
         self._become_worker(ours, _wall_in(confined, ours, rest, keeper))
+
+    def _become_the_worker(self, confined: dict[str, Any], passed: list[int]) -> None:
+        """Of an interpreter that was started inside its walls, and is for one session. Does not return."""
+        ours, _ = _split(passed, 0)
+        try:
+            trial = enforced.tried(confined)
+        except BaseException as error:
+            wire.send_datagram(socket.socket(fileno=ours[-1]), {"error": f"the worker could not try its walls: {error}"})
+            os._exit(1)
+        self._become_worker(ours, trial)
 
     def _return_to_own_namespace(self) -> None:
         """After a confined fork children are born elsewhere; an unprivileged template cannot come back."""

@@ -5,12 +5,13 @@ Reads requests one at a time and answers each with exactly one `done`. Ends when
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 import sys
 from typing import Any
 
-from . import activate, at_fork, checkpoint, descriptors, imported, look, packages, paths, throwaway, unwind, wire
+from . import activate, at_fork, checkpoint, descriptors, errors, imported, look, packages, paths, throwaway, unwind, wire
 from .checkpoint import Checkpoints
 from .execute import Cells
 from .output import Output
@@ -105,7 +106,8 @@ class Worker:
         os._exit(0)
 
     def _begin(self, passed: list[int], trial: dict[str, Any] | None) -> None:
-        os.setsid()
+        if os.getsid(0) != os.getpid():
+            os.setsid()
         link = self.link
         dump = link.dump
         link.connect(passed)
@@ -250,5 +252,10 @@ def _start(request: dict[str, Any]) -> dict[str, Any]:
         note = activate.run_site(request.get("python_path") or [])
         if note is not None:
             notes.append(note)
+    for name in request.get("preload") or ():
+        try:
+            importlib.import_module(name)
+        except BaseException as error:
+            return {"refused": f"preloading {name} failed: {errors.type_name(type(error))}: {errors.message(error)}"}
     activate.prepend_cwd()
     return {"ok": True, "notes": notes} if notes else {"ok": True}

@@ -173,6 +173,10 @@ impl Confinement {
         if !is_own {
             writable.push(place.directory.to_owned());
         }
+        // An environment may lie in a directory that was given. Whoever writes its interpreter or its packages is run by the next who uses it.
+        let kept = parts_of_environments(interpreter);
+        writable.retain(|path| !kept.iter().any(|part| path.starts_with(part)));
+        read_only.extend(kept.into_iter().filter(|part| writable.iter().any(|path| part.starts_with(path))));
         Some(Self {
             network: if terms.allow_net.is_empty() { Network::None } else { Network::Proxy },
             read_only,
@@ -196,6 +200,7 @@ impl Confinement {
             read_only: self.read_only.clone(),
             readable: self.readable.clone(),
             writable: self.writable.clone(),
+            views: Vec::new(),
             workspace: self.workspace.clone(),
             tmp_mb: self.tmp_mb,
             network: self.network == Network::Host,
@@ -203,6 +208,16 @@ impl Confinement {
             uid: self.outer_id,
             program: None,
         }
+    }
+
+    /// Where a program starts that is run within these walls from the beginning, and the limits it has.
+    pub fn program_limits(&self) -> (&Path, BTreeMap<String, u64>) {
+        let mut limits: BTreeMap<_, _> = self.limits.iter().map(|(name, limit)| ((*name).to_owned(), *limit)).collect();
+        // Whoever tries how much fits into /tmp needs a file that is larger, and lowers it then.
+        if let Some(limit) = limits.get_mut("RLIMIT_FSIZE") {
+            *limit = (*limit).max((u64::from(self.tmp_mb) + 1) << 20);
+        }
+        (&self.cwd, limits)
     }
 
     /// The `confine` object of a fork request. `has_ruleset` says whether one came with the keeper's `ready` and is passed on.
@@ -275,6 +290,25 @@ pub fn directories(interpreter: &Interpreter) -> Vec<PathBuf> {
     paths.sort();
     paths.dedup();
     paths
+}
+
+/// Whether every session sees this anyway, being the system's.
+pub fn is_shown_to_all(path: &Path) -> bool {
+    private_root::SYSTEM.iter().any(|system| path.starts_with(system))
+}
+
+/// What of an interpreter's directories is never a session's to write, though it may be given what is around it.
+fn parts_of_environments(interpreter: &Interpreter) -> Vec<PathBuf> {
+    let Interpreter { prefix, base_prefix, exec_prefix, base_exec_prefix, site_packages, .. } = interpreter;
+    let prefixes = [prefix, base_prefix, exec_prefix, base_exec_prefix];
+    let prefixes = prefixes.into_iter().filter(|path| path.is_absolute() && path.parent().is_some());
+    let parts = prefixes.flat_map(|prefix| ["bin", "lib", "lib64", "pyvenv.cfg"].map(|part| prefix.join(part)));
+    let mut parts: Vec<_> = parts.chain(site_packages.iter().cloned()).collect();
+    // By the name that mounts know them by.
+    parts.extend(parts.clone().iter().filter_map(|part| part.canonicalize().ok()));
+    parts.sort();
+    parts.dedup();
+    parts
 }
 
 /// Whether sessions can be somebody else outside: under root, where the ids for it exist. In a container without root of its own they

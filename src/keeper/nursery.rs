@@ -4,7 +4,7 @@
 //! capabilities that entering a namespace takes, and templates have to be spawned from there to have them too. No request can end
 //! it, and its own end is nobody else's: keepers live until their own sockets are closed.
 
-use super::confine::gives_ids;
+use super::confine::{Network, gives_ids};
 use super::datagram::{recv_datagram, send_datagram, try_send_datagram};
 use super::keep::{self, Role};
 use super::private_root::{self, Granted, Sources};
@@ -75,6 +75,9 @@ pub struct KeeperRequest {
     pub readable: Vec<PathBuf>,
     #[serde(default)]
     pub writable: Vec<PathBuf>,
+    /// Directories that are writable too and seen under another name, in place of what is there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub views: Vec<View>,
     /// Writable too, and seen as [`WORKSPACE`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<PathBuf>,
@@ -89,6 +92,23 @@ pub struct KeeperRequest {
     /// Run below it, with the descriptors that come along. Its end is reported like that of any process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<Program>,
+}
+
+impl KeeperRequest {
+    fn reach(&self) -> Network {
+        match (self.network, self.proxy) {
+            (true, _) => Network::Host,
+            (false, true) => Network::Proxy,
+            (false, false) => Network::None,
+        }
+    }
+}
+
+/// A directory of the session's own, without symlinks, and what it stands in for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct View {
+    pub directory: PathBuf,
+    pub seen_as: PathBuf,
 }
 
 /// Comes with the descriptors that become 0, 1, 2, 3 and 4. The environment is exactly `env`.
@@ -243,7 +263,7 @@ fn refuse(error: String) -> ! {
 }
 
 fn make_keeper(request: &KeeperRequest, fds: &[OwnedFd]) -> Result<(i32, OwnedFd, OwnedFd), Error> {
-    let expected = if request.program.is_some() { program::DESCRIPTORS } else { 0 };
+    let expected = request.program.as_ref().map_or(0, |program| program.descriptors);
     if fds.len() != expected {
         return Err(Error::Descriptors { expected, passed: fds.len() });
     }
@@ -364,12 +384,12 @@ fn become_keeper(
     if gate.read_exact(&mut [0]).is_err() {
         leave(1);
     }
-    let confined = confine(request, granted, identity).and_then(|gifts| match &request.program {
-        None => Ok(gifts),
+    let confined = confine(request, granted, identity).and_then(|walls| match &request.program {
+        None => Ok(walls.ruleset.into_iter().chain(walls.listener).collect()),
         Some(program) => {
             let failed = |source| Error::Exec { program: program.argv.first().cloned().unwrap_or_default(), source };
-            program::start(program, fds, gifts.first()).map_err(failed)?;
-            Ok(Vec::new())
+            program::start(program, request.reach(), fds, walls.ruleset.as_ref()).map_err(failed)?;
+            Ok(walls.listener.into_iter().collect())
         }
     });
     match confined {
@@ -382,11 +402,17 @@ fn become_keeper(
     }
 }
 
-/// Returns what goes out with `ready`.
-fn confine(request: &KeeperRequest, granted: Vec<Granted>, identity: Identity) -> Result<Vec<OwnedFd>, Error> {
+/// What was made with the walls.
+struct Walls {
+    ruleset: Option<OwnedFd>,
+    /// Of the proxy.
+    listener: Option<OwnedFd>,
+}
+
+fn confine(request: &KeeperRequest, granted: Vec<Granted>, identity: Identity) -> Result<Walls, Error> {
     // While the user is still root, who may search its own home, but already in the new mount namespace, because nothing else can be
     // bound there.
-    let sources = Sources::open(&request.read_only, granted, request.workspace.as_deref())?;
+    let sources = Sources::open(&request.read_only, granted, &request.views, request.workspace.as_deref())?;
     if identity.change_ids {
         let (uid, gid) = (Uid::from_raw(INNER_ID), Gid::from_raw(INNER_ID));
         // In a namespace that knows no user 0 the capabilities survive this.
@@ -399,6 +425,7 @@ fn confine(request: &KeeperRequest, granted: Vec<Granted>, identity: Identity) -
     set_host_name("pylair").map_err(Error::HostName)?;
     let mut writable = request.writable.clone();
     writable.extend(request.workspace.as_ref().map(|_| WORKSPACE.into()));
+    writable.extend(request.views.iter().map(|view| view.seen_as.clone()));
     let mut readable = request.read_only.clone();
     readable.extend_from_slice(&request.readable);
     let port = request.proxy.then_some(PROXY_PORT);
@@ -408,7 +435,7 @@ fn confine(request: &KeeperRequest, granted: Vec<Granted>, identity: Identity) -
     // The session has the same user, and must not get at our memory and descriptors.
     let dumpable = if identity.closed { DumpableBehavior::NotDumpable } else { DumpableBehavior::Dumpable };
     rustix::process::set_dumpable_behavior(dumpable).map_err(Error::Capabilities)?;
-    Ok(ruleset.into_iter().chain(listener).collect())
+    Ok(Walls { ruleset, listener })
 }
 
 /// In a network of its own: brings loopback up and listens there. Whoever holds the socket, wherever they are, takes the connections.

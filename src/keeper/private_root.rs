@@ -3,6 +3,7 @@
 //! Runs in the keeper-to-be, in its new mount namespace, in two steps with the change of user between them: as root the sources may
 //! lie below a home that only root may search, so they are opened first. The same list then makes the Landlock ruleset.
 
+use super::nursery::View;
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, NetPort, Ruleset, RulesetAttr, RulesetCreatedAttr, Scope,
     path_beneath_rules,
@@ -14,7 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 /// What every Python needs of the system. Those that do not exist are left out, symlinks stay symlinks.
-const SYSTEM: &[&str] = &[
+pub(super) const SYSTEM: &[&str] = &[
     "/bin",
     "/lib",
     "/lib32",
@@ -134,8 +135,13 @@ struct Source {
 pub(super) struct Sources(Vec<Source>);
 
 impl Sources {
-    /// A path of `read_only` that does not exist is left out. The workspace is seen under another name than its own.
-    pub fn open(read_only: &[PathBuf], granted: Vec<Granted>, workspace: Option<&Path>) -> Result<Self, Error> {
+    /// A path of `read_only` that does not exist is left out. The workspace is seen under another name than its own, and so are views.
+    pub fn open(
+        read_only: &[PathBuf],
+        granted: Vec<Granted>,
+        views: &[View],
+        workspace: Option<&Path>,
+    ) -> Result<Self, Error> {
         let mut sources: Vec<_> = SYSTEM.iter().chain(ETC).filter_map(|path| open_as_is(Path::new(path))).collect();
         for path in DEVICES {
             sources.extend(open_at(Path::new(path), Path::new(path), Use::Device).ok());
@@ -149,6 +155,11 @@ impl Sources {
         }
         for granted in granted {
             sources.push(granted.open()?);
+        }
+        for View { directory, seen_as } in views {
+            check_fit(seen_as)?;
+            let content = content_of(open_without_symlinks(directory)?, directory)?;
+            sources.push(Source { path: seen_as.components().collect(), content, used: Use::Writable });
         }
         if let Some(path) = workspace {
             sources.push(open_at(path, Path::new(super::nursery::WORKSPACE), Use::Writable)?);

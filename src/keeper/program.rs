@@ -1,7 +1,7 @@
-//! A program that runs in a sandbox of its own, below a keeper that has nothing else to keep: how packages are installed for confined
-//! sessions.
+//! A program that runs in a sandbox from its first instruction on, below a keeper: how packages are installed for confined sessions, how
+//! interpreters that may be a project's are asked what they are, and how they become workers.
 //!
-//! Asked for by `packages` with a keeper request; runs in the keeper-to-be, once its namespaces and its root are there.
+//! Asked for with a keeper request; runs in the keeper-to-be, once its namespaces and its root are there.
 
 use super::confine::Network;
 use super::nursery::{environment, execute, reset_signals, texts};
@@ -11,25 +11,35 @@ use rustix::process::{Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 
 /// Its pid in its own namespace: the first after its keeper.
 pub const PID: i32 = 2;
 
-/// Comes with the descriptors that become 0, 1 and 2. The environment is exactly `env`.
+/// Comes with the descriptors that become 0, 1, 2 and so on. The environment is exactly `env`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
     pub argv: Vec<String>,
     pub env: BTreeMap<String, String>,
     pub cwd: PathBuf,
+    /// How many descriptors come along.
+    #[serde(default = "standard_streams")]
+    pub descriptors: usize,
+    /// Limits of each of its processes, by the names of Python's `resource` module. Without them it has those of an installer.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub limits: BTreeMap<String, u64>,
 }
 
-pub(super) const DESCRIPTORS: usize = 3;
+pub const STANDARD_STREAMS: usize = 3;
+
+fn standard_streams() -> usize {
+    STANDARD_STREAMS
+}
 
 /// Others have to read what it makes.
 const UMASK: u32 = 0o022;
-/// For each of its processes; their number is that of all.
+/// Of an installer: for each of its processes; their number is that of all.
 const LIMITS: &[(Resource, u64)] = &[
     (Resource::Core, 0),
     (Resource::Data, 8 << 30),
@@ -40,8 +50,9 @@ const LIMITS: &[(Resource, u64)] = &[
 ];
 
 /// Starts it. An error when it could not be executed.
-pub(super) fn start(program: &Program, fds: &[OwnedFd], ruleset: Option<&OwnedFd>) -> io::Result<()> {
+pub(super) fn start(program: &Program, network: Network, fds: &[OwnedFd], ruleset: Option<&OwnedFd>) -> io::Result<()> {
     let (mut failure, teller) = io::pipe()?;
+    let teller = PipeWriter::from(move_above(teller, fds.len())?);
     // Inherited from the nursery, whose children nobody waits for.
     reset_signals();
     // SAFETY: this process has one thread, so the copy is whole.
@@ -49,7 +60,7 @@ pub(super) fn start(program: &Program, fds: &[OwnedFd], ruleset: Option<&OwnedFd
         -1 => Err(io::Error::last_os_error()),
         0 => {
             drop(failure);
-            let error = become_program(program, fds, ruleset, &teller);
+            let error = become_program(program, network, fds, ruleset, &teller);
             tell(teller, &error);
             leave(127)
         }
@@ -75,8 +86,14 @@ fn hear(failure: &mut PipeReader) -> io::Result<()> {
 }
 
 /// Returns only what went wrong.
-fn become_program(program: &Program, fds: &[OwnedFd], ruleset: Option<&OwnedFd>, teller: &PipeWriter) -> io::Error {
-    match prepare(program, fds, ruleset, teller) {
+fn become_program(
+    program: &Program,
+    network: Network,
+    fds: &[OwnedFd],
+    ruleset: Option<&OwnedFd>,
+    teller: &PipeWriter,
+) -> io::Error {
+    match prepare(program, network, fds, ruleset, teller) {
         Ok((argv, env)) => {
             let argv: Vec<_> = argv.iter().map(AsRef::as_ref).collect();
             let env: Vec<_> = env.iter().map(AsRef::as_ref).collect();
@@ -93,6 +110,7 @@ type Words = Vec<std::ffi::CString>;
 
 fn prepare(
     program: &Program,
+    network: Network,
     fds: &[OwnedFd],
     ruleset: Option<&OwnedFd>,
     teller: &PipeWriter,
@@ -101,20 +119,51 @@ fn prepare(
     let _ = rustix::process::setsid();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(UMASK));
     rustix::process::chdir(&program.cwd)?;
-    for &(resource, limit) in LIMITS {
-        let highest = rustix::process::getrlimit(resource).maximum;
-        let limit = Some(highest.map_or(limit, |highest| highest.min(limit)));
-        rustix::process::setrlimit(resource, Rlimit { current: limit, maximum: limit })?;
+    if program.limits.is_empty() {
+        LIMITS.iter().try_for_each(|&(resource, limit)| lower(resource, limit))?;
+    }
+    for (name, &limit) in &program.limits {
+        lower(resource(name).ok_or(io::ErrorKind::InvalidInput)?, limit)?;
     }
     if let Some(ruleset) = ruleset {
         restrict(ruleset)?;
     }
-    filter(&seccomp_program(Network::Host))?;
-    for (at, fd) in (0..).zip(fds) {
-        place(fd.as_fd().as_raw_fd(), at)?;
+    filter(&seccomp_program(network))?;
+    // Out of the way of those that are about to be placed. Numbers, because those who are closed below are nobody's any more.
+    let fds = fds.iter().map(|fd| move_above(fd, fds.len())).collect::<io::Result<Vec<_>>>()?;
+    let count = RawFd::try_from(fds.len()).map_err(io::Error::other)?;
+    for (at, fd) in (0..count).zip(fds) {
+        place(fd.into_raw_fd(), at)?;
     }
-    close_all_but(&[teller.as_raw_fd()]);
+    let kept: Vec<_> = (3..count).chain([teller.as_raw_fd()]).collect();
+    close_all_but(&kept);
     Ok(words)
+}
+
+fn move_above(fd: impl AsFd, count: usize) -> io::Result<OwnedFd> {
+    Ok(rustix::io::fcntl_dupfd_cloexec(fd, RawFd::try_from(count).map_err(io::Error::other)?)?)
+}
+
+/// Whoever has less already has no right to more.
+fn lower(resource: Resource, limit: u64) -> io::Result<()> {
+    let highest = rustix::process::getrlimit(resource).maximum;
+    let limit = Some(highest.map_or(limit, |highest| highest.min(limit)));
+    Ok(rustix::process::setrlimit(resource, Rlimit { current: limit, maximum: limit })?)
+}
+
+fn resource(name: &str) -> Option<Resource> {
+    Some(match name {
+        "RLIMIT_AS" => Resource::As,
+        "RLIMIT_CORE" => Resource::Core,
+        "RLIMIT_CPU" => Resource::Cpu,
+        "RLIMIT_FSIZE" => Resource::Fsize,
+        "RLIMIT_MEMLOCK" => Resource::Memlock,
+        "RLIMIT_MSGQUEUE" => Resource::Msgqueue,
+        "RLIMIT_NOFILE" => Resource::Nofile,
+        "RLIMIT_NPROC" => Resource::Nproc,
+        "RLIMIT_SIGPENDING" => Resource::Sigpending,
+        _ => return None,
+    })
 }
 
 fn restrict(ruleset: &OwnedFd) -> io::Result<()> {

@@ -23,7 +23,11 @@ use tokio::{
     time::Instant,
 };
 
-use super::{Error, requirement::Requirement};
+use super::{
+    Error,
+    requirement::Requirement,
+    view::{CACHE, View},
+};
 use crate::{
     caller::plain_environment,
     inherited,
@@ -134,21 +138,50 @@ pub struct Inside {
     pub outer_id: Option<u32>,
     /// The session's own directory for packages. The cache is there too: what one session brings in is not what another gets.
     pub own: PathBuf,
-    /// The environment that is installed into, if it is another one.
-    pub environment: Option<PathBuf>,
+    /// The environment that is installed into. Without one all of `own` can be written, because one is made there.
+    pub view: Option<Arc<View>>,
     pub read_only: Vec<PathBuf>,
 }
 
 impl Inside {
+    /// The same for installing into an environment, which has its packages in one of these directories.
+    pub async fn prepared(mut self, prefix: &Path, site_packages: &[PathBuf]) -> Result<Self, Error> {
+        let (own, owner) = (self.own.clone(), self.outer_id);
+        let (prefix, directories) = (prefix.to_owned(), site_packages.to_vec());
+        let path = prefix.clone();
+        let made = tokio::task::spawn_blocking(move || View::prepare(&own, owner, &prefix, &directories)).await;
+        let made = made.map_err(io::Error::other).and_then(|made| made);
+        self.view = Some(Arc::new(made.map_err(|source| Error::Environment { path, source })?));
+        Ok(self)
+    }
+
+    /// See [`View::settle`].
+    pub async fn settle(&self) -> Result<(), Error> {
+        let Some(view) = self.view.clone() else { return Ok(()) };
+        let path = self.own.clone();
+        let settled = tokio::task::spawn_blocking(move || view.settle()).await;
+        let settled = settled.map_err(io::Error::other).and_then(|settled| settled);
+        settled.map_err(|source| Error::Directory { path, source })
+    }
+
     fn request(&self, command: &[OsString], env: BTreeMap<String, String>) -> KeeperRequest {
         let local = env.iter().filter(|(name, _)| is_index(name)).flat_map(|(_, value)| local_paths(value));
         let mut read_only = self.read_only.clone();
         read_only.extend(local);
+        let (writable, views) = match &self.view {
+            Some(view) => {
+                read_only.extend(view.read_only());
+                read_only.push(self.own.clone());
+                (view.writable().to_vec(), vec![view.mounted()])
+            }
+            None => (vec![self.own.clone()], Vec::new()),
+        };
         KeeperRequest {
             id: 0,
             read_only,
             readable: Vec::new(),
-            writable: std::iter::once(&self.own).chain(&self.environment).cloned().collect(),
+            writable,
+            views,
             workspace: None,
             tmp_mb: INSIDE_TMP_MB,
             network: true,
@@ -158,12 +191,14 @@ impl Inside {
                 argv: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
                 env,
                 cwd: "/tmp".into(),
+                descriptors: program::STANDARD_STREAMS,
+                limits: BTreeMap::new(),
             }),
         }
     }
 
     fn variables(&self) -> impl Iterator<Item = (&'static str, String)> {
-        let cache = self.own.join(".cache").display().to_string();
+        let cache = self.own.join(CACHE).display().to_string();
         let tmp = ["HOME", "TMPDIR"].map(|name| (name, "/tmp".to_owned()));
         let caches = ["PIP_CACHE_DIR", "UV_CACHE_DIR", "XDG_CACHE_HOME"].map(|name| (name, cache.clone()));
         tmp.into_iter().chain(caches)

@@ -9,6 +9,7 @@ mod inventory;
 mod marker;
 mod names;
 mod requirement;
+mod view;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -56,6 +57,8 @@ pub enum Error {
     MakeVenv { python: PathBuf, said: String },
     #[error("the directory `{}` for the session's packages cannot be made", path.display())]
     Directory { path: PathBuf, source: io::Error },
+    #[error("nothing can be installed into the environment `{}`", path.display())]
+    Environment { path: PathBuf, source: io::Error },
     #[error("`{}` could not be run", program.display())]
     Start { program: PathBuf, source: io::Error },
     #[error("{installer} failed:\n{}", tail.join("\n"))]
@@ -93,6 +96,7 @@ impl Error {
                     .to_owned()
             }
             Self::Directory { .. } | Self::Start { .. } => "see the cause above".to_owned(),
+            Self::Environment { .. } => "open a session with another `python`, or with none".to_owned(),
             Self::Closed => "open another session".to_owned(),
             Self::Sandbox { .. } => {
                 "set `sandbox_best_effort = true` to install without one, or open the session with the profile `open`"
@@ -140,6 +144,8 @@ fn failure_hint(said: &str) -> &'static str {
         "metadata-generation-failed",
     ]) {
         "it has to be compiled here and that failed: try a version that has a wheel for this Python, or install what its build needs"
+    } else if says(&["Device or resource busy"]) {
+        "a package brings a program that would replace the environment's interpreter, which it may not for a session in a sandbox"
     } else if says(&["Permission denied", "Read-only file system"]) {
         "the environment cannot be written to: open the session with an environment of your own"
     } else if says(&["No space left"]) {
@@ -221,8 +227,8 @@ impl Installed {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Site {
     pub directory: PathBuf,
-    /// None for an environment that the session was opened with: its programs are on `PATH` if the caller wants them there.
-    pub bin: Option<PathBuf>,
+    /// Empty for an environment that the session was opened with: its programs are on `PATH` if the caller wants them there.
+    pub programs: Vec<PathBuf>,
 }
 
 impl Site {
@@ -230,7 +236,9 @@ impl Site {
     fn of(prefix: &Path) -> Option<Self> {
         let entries = fs::read_dir(prefix.join("lib")).ok()?.flatten();
         let directory = entries.map(|entry| entry.path().join("site-packages")).find(|path| path.is_dir())?;
-        Some(Self { directory, bin: Some(prefix.join("bin")) })
+        // Programs of packages that were installed in a sandbox are apart.
+        let scripts = Some(prefix.join(view::SCRIPTS)).filter(|path| path.is_dir());
+        Some(Self { directory, programs: std::iter::once(prefix.join("bin")).chain(scripts).collect() })
     }
 }
 
@@ -265,6 +273,13 @@ impl Environment {
     /// What every worker of the session has to be told, if a venv was made for it.
     pub fn site(&self) -> Option<Site> {
         self.site.lock().expect("no panic while locked").clone()
+    }
+
+    /// The same, and where the programs of packages are that were installed for it into the environment it was opened with.
+    pub fn site_with(&self, interpreter: &Interpreter) -> Option<Site> {
+        let scripts = || Some(self.directory.join(view::SCRIPTS)).filter(|path| path.is_dir());
+        let directory = || interpreter.is_environment().then(|| interpreter.site_packages.first().cloned())?;
+        self.site().or_else(|| Some(Site { directory: directory()?, programs: vec![scripts()?] }))
     }
 
     /// Where the venv is, or would be.
@@ -364,12 +379,6 @@ impl Environment {
             turn.lock().await
         };
         let started = Instant::now();
-        let inside = match order.sandbox {
-            Some((nursery, groups, outer_id)) => {
-                Some(self.inside((nursery, groups), outer_id, order.interpreter, is_managed).await?)
-            }
-            None => None,
-        };
         let around = Surroundings {
             env: order.env,
             cwd: order.cwd,
@@ -377,24 +386,9 @@ impl Environment {
             limit: self.packages.timeout,
             lines: Some(lines),
             confined: order.confined,
-            inside: inside.as_ref(),
+            inside: None,
         };
-        let mut directories = order.interpreter.site_packages.clone();
-        let (python, site) = if is_managed {
-            let site = self.prepare(order.interpreter, around).await?;
-            directories.insert(0, site.directory.clone());
-            (self.directory.join("bin/python"), site)
-        } else {
-            let site = Site { directory: directories.first().cloned().unwrap_or_default(), bin: None };
-            (order.interpreter.executable.clone(), site)
-        };
-        let installer = Installer::find(&python, is_managed, around).await?;
-        let before = take_inventory(directories.clone()).await;
-        let Finished { status, tail } = installer.install(order.requirements, around).await?;
-        if !status.success() {
-            return Err(Error::Failed { installer: installer.name, tail: last(tail, SHOWN_LINES) });
-        }
-        let after = take_inventory(directories).await;
+        let Ran { installer, tail, python, site, before, after } = self.run(&order, around, is_managed).await?;
         let changed = inventory::changes(&before, &after);
         let package = |found: &inventory::Found| Package { name: found.name.clone(), version: found.version.clone() };
         let installed: Vec<Package> = changed.iter().map(package).collect();
@@ -429,7 +423,7 @@ impl Environment {
             session: order.session.to_owned(),
             environment: prefix.display().to_string(),
             python: is_managed.then(|| python.display().to_string()),
-            installer: installer.name,
+            installer,
             installed,
             lock,
             notes,
@@ -440,13 +434,63 @@ impl Environment {
         })
     }
 
+    /// Runs the installer, in a sandbox if the order has one.
+    async fn run(&self, order: &Order<'_>, around: Surroundings<'_>, is_managed: bool) -> Result<Ran, Error> {
+        if order.confined && order.sandbox.is_none() && !is_managed {
+            let why = "the environment may be a project's, whose programs are not run outside of one".to_owned();
+            return Err(Error::Sandbox { why });
+        }
+        let making = match order.sandbox {
+            Some((nursery, groups, outer_id)) => {
+                Some(self.inside((nursery, groups), outer_id, order.interpreter).await?)
+            }
+            None => None,
+        };
+        let around = Surroundings { inside: making.as_ref(), ..around };
+        let mut directories = order.interpreter.site_packages.clone();
+        let (prefix, mut python, mut site) = if is_managed {
+            let site = self.prepare(order.interpreter, around).await?;
+            directories.insert(0, site.directory.clone());
+            (&self.directory, self.directory.join("bin/python"), site)
+        } else {
+            let site = Site { directory: directories.first().cloned().unwrap_or_default(), programs: Vec::new() };
+            (&order.interpreter.prefix, order.interpreter.executable.clone(), site)
+        };
+        let installing = match &making {
+            Some(inside) => Some(inside.clone().prepared(prefix, &directories).await?),
+            None => None,
+        };
+        let around = Surroundings { inside: installing.as_ref(), ..around };
+        if let Some(view) = installing.as_ref().and_then(|inside| inside.view.as_ref()) {
+            python = view.python(&python);
+            let scripts = self.directory.join(view::SCRIPTS);
+            if !site.programs.contains(&scripts) {
+                site.programs.push(scripts);
+            }
+        }
+        let installer = Installer::find(&python, is_managed, around).await?;
+        let before = take_inventory(directories.clone()).await;
+        let finished = installer.install(order.requirements, around).await;
+        if let Some(inside) = &installing {
+            inside.settle().await?;
+        }
+        let Finished { status, tail } = finished?;
+        if !status.success() {
+            return Err(Error::Failed { installer: installer.name, tail: last(tail, SHOWN_LINES) });
+        }
+        if is_managed {
+            *self.site.lock().expect("no panic while locked") = Some(site.clone());
+        }
+        let after = take_inventory(directories).await;
+        Ok(Ran { installer: installer.name, tail, python, site, before, after })
+    }
+
     /// The sandbox for an installer. It is whoever this session's directory for packages belongs to, which under root is nobody else.
     async fn inside(
         &self,
         (nursery, groups): (&Arc<Nursery>, &Arc<Groups>),
         outer_id: Option<u32>,
         interpreter: &Interpreter,
-        is_managed: bool,
     ) -> Result<Inside, Error> {
         let failed = |source| Error::Directory { path: self.directory.clone(), source };
         self.make_directory().map_err(failed)?;
@@ -461,12 +505,8 @@ impl Environment {
             Ok(Some(outer_id))
         });
         let outer_id = owned.await.map_err(io::Error::other).and_then(|owned| owned).map_err(failed)?;
-        let environment = (!is_managed).then(|| interpreter.prefix.clone());
-        let mut read_only = directories(interpreter);
-        // What is inside of something that may be written would be read-only there.
-        read_only.retain(|path| !environment.as_ref().is_some_and(|prefix| path.starts_with(prefix)));
-        let (nursery, groups) = (nursery.clone(), groups.clone());
-        Ok(Inside { nursery, groups, outer_id, own: self.directory.clone(), environment, read_only })
+        let (nursery, groups, read_only) = (nursery.clone(), groups.clone(), directories(interpreter));
+        Ok(Inside { nursery, groups, outer_id, own: self.directory.clone(), view: None, read_only })
     }
 
     /// The session's venv, made if there is none yet.
@@ -498,6 +538,17 @@ impl Environment {
         }
         Ok(())
     }
+}
+
+/// What an installer did.
+struct Ran {
+    installer: String,
+    tail: Vec<String>,
+    /// What it installed with.
+    python: PathBuf,
+    site: Site,
+    before: inventory::Inventory,
+    after: inventory::Inventory,
 }
 
 /// What to install, and for whom.
@@ -532,6 +583,10 @@ pub struct Packages {
 impl Packages {
     pub fn new(root: PathBuf, timeout: Duration, auto_install: bool, journal: Journal) -> Self {
         Self { root, timeout, auto_install, turns: Turns::default(), environments: Mutex::default(), journal }
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
     }
 
     /// Where the packages of this session go. A venv that was made for it before is taken up again.

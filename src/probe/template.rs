@@ -24,11 +24,15 @@ use super::{
     bootstrap,
     control::{ANSWER_TIMEOUT, Control},
     exit::Exits,
-    nursery::Nursery,
+    nursery::{ConfinedKeeper, Nursery},
     stage0,
     wire::WIRE_VERSION,
 };
-use crate::{inherited, python::Interpreter};
+use crate::{
+    inherited,
+    keeper::{nursery::KeeperRequest, program::Program},
+    python::Interpreter,
+};
 
 /// Templates kept at once; the one unused for longest goes first.
 const MAX_TEMPLATES: usize = 12;
@@ -57,6 +61,8 @@ pub struct Key {
     env: BTreeMap<String, String>,
     preload: Option<Preload>,
     confined: bool,
+    /// It may only be run inside the sandbox of one session.
+    inside: bool,
 }
 
 /// A template that loads packages is for one owner, one environment and one search path.
@@ -79,16 +85,27 @@ pub struct Wanted<'a> {
     pub preload: &'a [String],
     pub python_path: &'a [String],
     pub owner: &'a Arc<str>,
+    /// Its workers enter the namespaces of keepers.
     pub confined: bool,
+    /// Its workers get walls of some kind, so that nothing of a project's may be run before they are up.
+    pub sandboxed: bool,
+    /// The interpreter may be a project's own program, so that it is run within the walls of the session alone.
+    pub inside: bool,
 }
 
 impl Key {
+    /// Whether it is for one session, in whose sandbox it is started.
+    pub fn is_inside(&self) -> bool {
+        self.inside
+    }
+
     pub fn new(wanted: &Wanted) -> Self {
         let preloads = !wanted.preload.is_empty();
         let env = wanted
             .env
             .iter()
             .filter(|(name, _)| belongs_to_template(name, preloads))
+            .filter(|(name, value)| !wanted.sandboxed || !leads_elsewhere(name, value))
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect();
         let preload = preloads.then(|| Preload {
@@ -104,12 +121,13 @@ impl Key {
             _ => &wanted.interpreter.executable,
         };
         // `python`, `python3` and `python3.12` are one program. A venv's link is not: it is what makes the venv.
-        let is_one_of_many_names = preload.is_none() && (wanted.base.is_some() || !wanted.interpreter.is_venv());
+        let is_one_of_many_names =
+            preload.is_none() && !wanted.inside && (wanted.base.is_some() || !wanted.interpreter.is_venv());
         let executable = match executable.canonicalize() {
             Ok(resolved) if is_one_of_many_names => resolved,
             _ => executable.clone(),
         };
-        Self { executable, env, preload, confined: wanted.confined }
+        Self { executable, env, preload, confined: wanted.confined, inside: wanted.inside }
     }
 }
 
@@ -120,6 +138,22 @@ fn belongs_to_template(name: &str, preloads: bool) -> bool {
         return !WORKERS_OWN.contains(&name);
     }
     preloads && IMPORT_TIME_VARIABLES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Variables that have an interpreter load or write files of somebody's choice while it starts.
+fn leads_elsewhere(name: &str, value: &str) -> bool {
+    const NAMES: &[&str] = &[
+        "PYTHONDUMPREFSFILE",
+        "PYTHONEXECUTABLE",
+        "PYTHONPERFSUPPORT",
+        "PYTHONPLATLIBDIR",
+        "PYTHONPYCACHEPREFIX",
+        "PYTHONUSERBASE",
+        "PYTHON_PERF_JIT_SUPPORT",
+        "PYTHON_PRESITE",
+    ];
+    // A category in a module has that module imported.
+    NAMES.contains(&name) || name == "PYTHONWARNINGS" && value.contains('.')
 }
 
 /// All templates of the daemon.
@@ -206,6 +240,7 @@ enum Held {
 #[derive(Debug)]
 pub struct Template {
     executable: PathBuf,
+    is_inside: bool,
     control: Arc<Control>,
     next: std::sync::atomic::AtomicU64,
     shared: Arc<Shared>,
@@ -246,8 +281,19 @@ struct ForkRequest<'a> {
     confine: Option<&'a serde_json::Value>,
 }
 
-impl Template {
-    async fn start(key: &Key, program: BorrowedFd<'_>, nursery: Option<&Arc<Nursery>>) -> Result<Arc<Self>, Error> {
+/// What a template is started with: our ends and its own.
+struct Beginning {
+    executable: PathBuf,
+    env: BTreeMap<String, String>,
+    control: Control,
+    log: OwnedFd,
+    theirs: OwnedFd,
+    log_end: OwnedFd,
+    stdin: OwnedFd,
+}
+
+impl Beginning {
+    fn new(key: &Key) -> Result<Self, Error> {
         let start = |source| Error::Start { executable: key.executable.clone(), source };
         let (control, theirs) = Control::pair().map_err(start)?;
         let (log, log_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| start(e.into()))?;
@@ -263,27 +309,69 @@ impl Template {
         // UTF-8 whatever the locale says, as in every Python from 3.15 on.
         env.insert("PYTHONUTF8".to_owned(), "1".to_owned());
         env.entry("PATH".to_owned()).or_insert_with(|| "/usr/local/bin:/usr/bin:/bin".to_owned());
-        let descriptors = [stdin.as_fd(), log_end.as_fd(), log_end.as_fd(), theirs.as_fd(), program];
+        Ok(Self { executable: key.executable.clone(), env, control, log, theirs, log_end, stdin })
+    }
+
+    fn argv(&self) -> [String; 4] {
+        [self.executable.as_os_str().to_string_lossy().into_owned(), "-S".into(), "-c".into(), stage0().into()]
+    }
+
+    /// Those that become 0 to 4.
+    fn descriptors<'a>(&'a self, program: BorrowedFd<'a>) -> [BorrowedFd<'a>; 5] {
+        [self.stdin.as_fd(), self.log_end.as_fd(), self.log_end.as_fd(), self.theirs.as_fd(), program]
+    }
+}
+
+fn broken(key: &Key, message: String) -> Error {
+    Error::Broken { executable: key.executable.clone(), message }
+}
+
+impl Template {
+    async fn start(key: &Key, program: BorrowedFd<'_>, nursery: Option<&Arc<Nursery>>) -> Result<Arc<Self>, Error> {
+        let beginning = Beginning::new(key)?;
+        let descriptors = beginning.descriptors(program);
         let held = match nursery {
             Some(nursery) => {
-                let argv = [
-                    key.executable.as_os_str().to_string_lossy().into_owned(),
-                    "-S".into(),
-                    "-c".into(),
-                    stage0().into(),
-                ];
-                Held::Elsewhere(nursery.spawn(&argv, &env, &descriptors).await.map_err(|error| Error::Broken {
-                    executable: key.executable.clone(),
-                    message: error.to_string(),
-                })?)
+                let spawned = nursery.spawn(&beginning.argv(), &beginning.env, &descriptors).await;
+                Held::Elsewhere(spawned.map_err(|error| broken(key, error.to_string()))?)
             }
-            None => Held::Child(spawn(&key.executable, &env, descriptors).map_err(start)?),
+            None => Held::Child(
+                spawn(&key.executable, &beginning.env, descriptors)
+                    .map_err(|source| Error::Start { executable: key.executable.clone(), source })?,
+            ),
         };
+        Self::hear(key, beginning, held).await
+    }
+
+    /// Starts it within walls: it is going to be the one worker in there. `request` is for the keeper that has them.
+    pub async fn start_inside(
+        key: &Key,
+        nursery: &Arc<Nursery>,
+        request: KeeperRequest,
+        (cwd, limits): (&Path, BTreeMap<String, u64>),
+    ) -> Result<(Arc<Self>, ConfinedKeeper), Error> {
+        let beginning = Beginning::new(key)?;
+        let null =
+            File::open("/dev/null").map_err(|source| Error::Start { executable: key.executable.clone(), source })?;
+        let descriptors = beginning.descriptors(null.as_fd());
+        let (argv, env) = (beginning.argv(), beginning.env.clone());
+        let program = Program { argv: argv.to_vec(), env, cwd: cwd.to_owned(), descriptors: descriptors.len(), limits };
+        let request = KeeperRequest { program: Some(program), ..request };
+        let keeper = nursery.keeper(&request, &descriptors).await.map_err(|error| broken(key, error.to_string()))?;
+        let pidfd = keeper.pidfd.try_clone();
+        let pidfd = pidfd.map_err(|source| Error::Start { executable: key.executable.clone(), source })?;
+        Ok((Self::hear(key, beginning, Held::Elsewhere(pidfd)).await?, keeper))
+    }
+
+    /// Waits until it has said that it is ready.
+    async fn hear(key: &Key, beginning: Beginning, held: Held) -> Result<Arc<Self>, Error> {
+        let Beginning { control, log, theirs, log_end, stdin, .. } = beginning;
+        let preload = key.preload.as_ref();
         drop((theirs, log_end, stdin));
         let tail = Arc::new(Mutex::new(Vec::new()));
         let log_task = crate::event_loop::spawn(keep_tail(log, tail.clone()));
         let hello = control.receive_message::<Message>().await;
-        let broken = |message: String| Error::Broken { executable: key.executable.clone(), message };
+        let broken = |message: String| broken(key, message);
         match hello {
             Ok((Message { wire: Some(WIRE_VERSION), .. }, _)) => {}
             Ok((Message { wire: Some(other), .. }, _)) => {
@@ -310,7 +398,8 @@ impl Template {
         let control = Arc::new(control);
         let shared = Arc::<Shared>::default();
         let reader = crate::event_loop::spawn(read_template(control.clone(), shared.clone()));
-        Ok(Arc::new(Self { executable: key.executable.clone(), control, next: 1.into(), shared, reader, held }))
+        let (executable, is_inside) = (key.executable.clone(), key.inside);
+        Ok(Arc::new(Self { executable, is_inside, control, next: 1.into(), shared, reader, held }))
     }
 
     /// Its pid, when it is a child of ours.
@@ -319,6 +408,11 @@ impl Template {
             Held::Child(child) => child.id().and_then(|pid| i32::try_from(pid).ok()),
             Held::Elsewhere(_) => None,
         }
+    }
+
+    /// Whether it is within the walls of the worker that it becomes.
+    pub fn is_inside(&self) -> bool {
+        self.is_inside
     }
 
     fn is_gone(&self) -> bool {
@@ -448,5 +542,40 @@ mod tests {
         check("OMP_NUM_THREADS", false, false);
         check("OMP_NUM_THREADS", true, true);
         check("HOME", true, false);
+    }
+
+    #[test]
+    fn a_template_outside_of_the_sandbox_loads_nothing_of_the_sessions_choice() {
+        let env = ["PYTHONPYCACHEPREFIX", "PYTHONWARNINGS", "PYTHONHASHSEED"];
+        let env: BTreeMap<String, String> =
+            env.iter().map(|name| ((*name).to_owned(), "planted.Thing".to_owned())).collect();
+        let interpreter = Interpreter {
+            executable: "/usr/bin/python3".into(),
+            version: "3.12.1".into(),
+            implementation: "cpython".into(),
+            prefix: "/usr".into(),
+            base_prefix: "/usr".into(),
+            base_executable: "/usr/bin/python3".into(),
+            exec_prefix: "/usr".into(),
+            base_exec_prefix: "/usr".into(),
+            site_packages: Vec::new(),
+        };
+        let names = |sandboxed| {
+            let (interpreter, owner) = (&interpreter, &"me".into());
+            let wanted = Wanted {
+                interpreter,
+                base: None,
+                env: &env,
+                preload: &[],
+                python_path: &[],
+                owner,
+                confined: false,
+                sandboxed,
+                inside: false,
+            };
+            Key::new(&wanted).env.into_keys().collect::<Vec<_>>()
+        };
+        assert_eq!(names(true), ["PYTHONHASHSEED"]);
+        assert_eq!(names(false).len(), 3);
     }
 }

@@ -170,6 +170,9 @@ pub struct Start {
     pub prefix: Option<String>,
     pub site: bool,
     pub python_path: Vec<String>,
+    /// Modules that are imported before anything else.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub preload: Vec<String>,
 }
 
 /// What a probe sends: one flat header, because flattened enums make serde parse twice and this is the hot path.

@@ -22,30 +22,57 @@ pub(super) enum Located {
     Version(String),
 }
 
+/// Whether tools may be run that know where interpreters are. They look at a project, and what it names they run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tools {
+    Run,
+    Leave,
+}
+
 pub(super) fn is_version(wanted: &str) -> bool {
     wanted.starts_with(|c: char| c.is_ascii_digit()) && wanted.chars().all(|c| c.is_ascii_digit() || c == '.')
 }
 
-/// A path, an environment, a project directory or a command name.
-pub(super) async fn locate(wanted: &str, cwd: &Path, env: &BTreeMap<String, String>) -> Result<Located, Error> {
-    if !wanted.contains('/')
-        && let Some(path) = on_path(wanted, env)
-    {
-        return Ok(Located::Executable(path));
-    }
+/// A path, an environment, a project directory or the name of a Python. A directory comes before a command.
+pub(super) async fn locate(
+    wanted: &str,
+    cwd: &Path,
+    env: &BTreeMap<String, String>,
+    tools: Tools,
+) -> Result<Located, Error> {
     let path = match (wanted.strip_prefix('~'), env.get("HOME")) {
         (Some(rest), Some(home)) if rest.is_empty() || rest.starts_with('/') => {
             Path::new(home).join(rest.trim_start_matches('/'))
         }
         _ => cwd.join(wanted),
     };
-    if !path.is_dir() {
-        return Ok(Located::Executable(path));
+    let is_word = !wanted.contains('/');
+    let command = is_word.then(|| is_python_name(wanted).then(|| on_path(wanted, env)).flatten()).flatten();
+    if path.is_dir() {
+        if let Some(python) = in_prefix(&path) {
+            return Ok(Located::Executable(python));
+        }
+        // A directory `python` is in many projects, and only sometimes an environment.
+        return match (project::environment(&path, env, tools).await, command) {
+            (Err(Error::NoEnvironment { .. }), Some(command)) => Ok(Located::Executable(command)),
+            (located, _) => located,
+        };
     }
-    if let Some(python) = in_prefix(&path) {
-        return Ok(Located::Executable(python));
+    match command {
+        Some(command) => Ok(Located::Executable(command)),
+        None if is_word && !path.exists() && !is_python_name(wanted) => {
+            Err(Error::NotAPythonName { name: wanted.to_owned() })
+        }
+        None => Ok(Located::Executable(path)),
     }
-    project::environment(&path, env).await
+}
+
+/// Whether a command of this name can be meant as an interpreter: `python`, `python3.12`, `python3.13t`, `pypy3`. Other commands are not
+/// run to find out.
+pub fn is_python_name(name: &str) -> bool {
+    let rest = ["python", "pypy", "graalpy"].iter().find_map(|kind| name.strip_prefix(kind));
+    let numbers = |rest: &str| rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').to_owned();
+    rest.is_some_and(|rest| ["", "-dbg", "d", "t", "td"].contains(&numbers(rest).as_str()))
 }
 
 /// The interpreter of an environment: a venv, a Conda prefix, or any other directory laid out like one.
@@ -54,7 +81,7 @@ pub(super) fn in_prefix(prefix: &Path) -> Option<PathBuf> {
 }
 
 /// Files that may be this version, the likeliest first.
-pub(super) async fn of_version(version: &str, env: &BTreeMap<String, String>) -> Vec<PathBuf> {
+pub(super) async fn of_version(version: &str, env: &BTreeMap<String, String>, tools: Tools) -> Vec<PathBuf> {
     let mut minor = version.to_owned();
     if let Some((at, _)) = version.match_indices('.').nth(1) {
         minor.truncate(at);
@@ -75,6 +102,7 @@ pub(super) async fn of_version(version: &str, env: &BTreeMap<String, String>) ->
         found.extend(newest_first(&uv, "cpython-", version));
     }
     if found.is_empty()
+        && tools == Tools::Run
         && let Some(uv) = on_path("uv", env)
     {
         // Not where the caller is: a project there might want another one.
@@ -122,10 +150,16 @@ pub(super) async fn ask_tool(
 
 /// The program of this name in the environment's `PATH`.
 pub fn on_path(name: &str, env: &BTreeMap<String, String>) -> Option<PathBuf> {
-    let path = env.get("PATH")?;
-    path.split(':').filter(|dir| dir.starts_with('/')).map(|dir| Path::new(dir).join(name)).find(|candidate| {
+    all_on_path(name, env).next()
+}
+
+/// All programs of this name in the environment's `PATH`, in its order.
+pub(super) fn all_on_path(name: &str, env: &BTreeMap<String, String>) -> impl Iterator<Item = PathBuf> {
+    let path = env.get("PATH").map(String::as_str).unwrap_or_default();
+    let is_program = |candidate: &PathBuf| {
         fs::metadata(candidate).is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
-    })
+    };
+    path.split(':').filter(|dir| dir.starts_with('/')).map(move |dir| Path::new(dir).join(name)).filter(is_program)
 }
 
 /// Every interpreter on the `PATH` of this environment, for `doctor`.
@@ -135,4 +169,19 @@ pub fn candidates(env: &BTreeMap<String, String>) -> Vec<PathBuf> {
         found.extend(on_path(&name, env));
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_called_like_a_python_is_run() {
+        for name in ["python", "python3", "python3.12", "python3.13t", "python3-dbg", "pypy", "pypy3.10", "graalpy"] {
+            assert!(is_python_name(name), "{name}");
+        }
+        for name in ["", "project", "timeout", "python-config", "python3-config", "pythonista", "ipython", "3.12"] {
+            assert!(!is_python_name(name), "{name}");
+        }
+    }
 }

@@ -4,8 +4,11 @@
 //! and where that is looked for is in `locate`, the environments of projects in `project`.
 
 mod ask;
+mod confined;
 mod locate;
 mod project;
+mod trusted;
+mod venv;
 
 pub mod lexer;
 
@@ -14,12 +17,15 @@ use std::{
     fs, io,
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
-    sync::Mutex,
+    process::ExitStatus,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
-use locate::{Located, is_version, locate, of_version};
-pub use locate::{candidates, on_path};
+pub use confined::{Choice, Search};
+use locate::{Located, Tools, is_version, locate, of_version};
+pub use locate::{candidates, is_python_name, on_path};
+pub use trusted::Trust;
 
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
@@ -28,7 +34,7 @@ use crate::turns::Turns;
 
 /// Asks an interpreter what it is. Must parse on Python 2, so that it can be told apart from what is no Python at all.
 const ASK: &str = include_str!("../../probe/pylair/bootstrap/ask.py");
-const ASK_TIMEOUT: Duration = Duration::from_secs(20);
+pub const ASK_TIMEOUT: Duration = Duration::from_secs(20);
 const OLDEST: (u32, u32) = (3, 8);
 
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +47,10 @@ pub enum Error {
     NoVersion { version: String, tried: String },
     #[error("`{directory}` is neither a Python environment nor a project that has one: there is no {looked_for}")]
     NoEnvironment { directory: PathBuf, looked_for: String },
+    #[error("`{name}` is neither a directory here nor the name of a Python: a command of that name is not run")]
+    NotAPythonName { name: String },
+    #[error("`{path}` may be a project's own program and can only be run inside a sandbox: {why}")]
+    Strange { path: PathBuf, why: String },
     #[error("`{path}` was made by a confined session")]
     InWorkspace { path: PathBuf },
     #[error("`{path}` cannot be executed")]
@@ -56,6 +66,13 @@ pub enum Error {
 }
 
 impl Error {
+    fn no_version(version: &str, mut tried: Vec<String>) -> Self {
+        let places = "python on PATH, pyenv and uv were looked through";
+        tried.truncate(8);
+        let tried = if tried.is_empty() { places.to_owned() } else { format!("{places}, {}", tried.join(", ")) };
+        Self::NoVersion { version: version.to_owned(), tried }
+    }
+
     pub fn hint(&self) -> &'static str {
         match self {
             Self::None { .. } => "install Python 3.8 or newer, or pass `python` with the path of an interpreter",
@@ -68,6 +85,14 @@ impl Error {
             Self::NoEnvironment { .. } => {
                 "make the environment (`uv sync`, `poetry install`, `conda env create`, `python -m venv .venv`), or pass \
                  the path of an interpreter"
+            }
+            Self::NotAPythonName { .. } => {
+                "pass a version such as 3.12, a name such as python3, or the path of an interpreter, of a virtual \
+                 environment or of a project"
+            }
+            Self::Strange { .. } => {
+                "name an interpreter of the system, of pyenv, uv or Conda, an environment of one, or set `python` in your own \
+                 settings file to this one"
             }
             Self::InWorkspace { .. } => "pass an interpreter outside of pylair's own directories",
             Self::NotExecutable { .. } => "check its permissions, or pass another interpreter",
@@ -106,26 +131,47 @@ impl Interpreter {
     }
 }
 
-/// Interpreters asked so far, by path, device, inode and change time.
+/// Answers by path, device, inode and change time.
+type Known = Mutex<HashMap<(PathBuf, u64, u64, i64), Interpreter>>;
+
+/// Interpreters asked so far.
 #[derive(Debug, Default)]
 pub struct Interpreters {
-    known: Mutex<HashMap<(PathBuf, u64, u64, i64), Interpreter>>,
+    known: Known,
+    /// As they are without what was installed into them.
+    bare: Known,
+    /// Those that were asked inside a sandbox.
+    inside: Known,
     /// Each is asked once at a time: many sessions opened at once want the same answer.
     asking: Turns<PathBuf>,
-    /// Where confined sessions write. Nothing there is run outside of them.
-    workspaces: Option<PathBuf>,
+    /// Where confined sessions and their installers write. Nothing there is run outside of them.
+    closed: Vec<PathBuf>,
+    trust: Arc<Trust>,
 }
 
 impl Interpreters {
-    pub fn closed_to(workspaces: PathBuf) -> Self {
-        Self { workspaces: Some(workspaces), ..Self::default() }
+    pub fn new(closed: Vec<PathBuf>, trust: Trust) -> Self {
+        Self { closed, trust: Arc::new(trust), ..Self::default() }
     }
 
     /// Whether the file, or what it leads to, lies where confined sessions write.
-    fn is_in_workspace(&self, path: &Path) -> bool {
-        let Some(workspaces) = self.workspaces.as_ref().and_then(|path| path.canonicalize().ok()) else { return false };
-        let lies_there = |path: &Path| path.canonicalize().is_ok_and(|path| path.starts_with(&workspaces));
+    fn is_closed(&self, path: &Path) -> bool {
+        let closed: Vec<_> = self.closed.iter().filter_map(|path| path.canonicalize().ok()).collect();
+        let lies_there =
+            |path: &Path| path.canonicalize().is_ok_and(|path| closed.iter().any(|closed| path.starts_with(closed)));
         lies_there(path) || path.parent().is_some_and(lies_there)
+    }
+
+    /// Whether it is a program at all, and one that may be run.
+    fn check(&self, path: &Path) -> Result<fs::Metadata, Error> {
+        let metadata = fs::metadata(path).map_err(|_| Error::NotFound { path: path.to_owned() })?;
+        if metadata.is_dir() || metadata.permissions().mode() & 0o111 == 0 {
+            return Err(Error::NotExecutable { path: path.to_owned() });
+        }
+        if self.is_closed(path) {
+            return Err(Error::InWorkspace { path: path.to_owned() });
+        }
+        Ok(metadata)
     }
 
     /// The interpreter a caller means: what it names, else its virtual environment, its project's `.venv`, the
@@ -172,7 +218,7 @@ impl Interpreters {
         if is_version(wanted) {
             return self.version(wanted, cwd, env).await;
         }
-        match locate(wanted, cwd, env).await? {
+        match locate(wanted, cwd, env, Tools::Run).await? {
             Located::Executable(path) => self.ask(&path, cwd, env).await,
             Located::Version(version) => self.version(&version, cwd, env).await,
         }
@@ -182,7 +228,7 @@ impl Interpreters {
     /// shim on `PATH` may lead nowhere.
     async fn version(&self, version: &str, cwd: &Path, env: &BTreeMap<String, String>) -> Result<Interpreter, Error> {
         let mut tried = Vec::new();
-        for path in of_version(version, env).await {
+        for path in of_version(version, env, Tools::Run).await {
             match self.ask(&path, cwd, env).await {
                 Ok(found) if is_of_version(&found.version, version) => return Ok(found),
                 Ok(found) => tried.push(format!("`{}` is {}", path.display(), found.version)),
@@ -190,23 +236,39 @@ impl Interpreters {
                 Err(_) => tried.push(format!("`{}` does not start", path.display())),
             }
         }
-        let places = "python on PATH, pyenv and uv were looked through";
-        tried.truncate(8);
-        let tried = if tried.is_empty() { places.to_owned() } else { format!("{places}, {}", tried.join(", ")) };
-        Err(Error::NoVersion { version: version.to_owned(), tried })
+        Err(Error::no_version(version, tried))
     }
 
     /// Starts the interpreter once and remembers its answer until the file changes.
     pub async fn ask(&self, path: &Path, cwd: &Path, env: &BTreeMap<String, String>) -> Result<Interpreter, Error> {
-        let metadata = fs::metadata(path).map_err(|_| Error::NotFound { path: path.to_owned() })?;
-        if metadata.is_dir() || metadata.permissions().mode() & 0o111 == 0 {
-            return Err(Error::NotExecutable { path: path.to_owned() });
-        }
-        if self.is_in_workspace(path) {
-            return Err(Error::InWorkspace { path: path.to_owned() });
-        }
+        let mut command = Command::new(path);
+        command
+            .args(["-c", ASK])
+            .env_clear()
+            .envs(env.iter().filter(|(key, _)| !key.starts_with("PYTHON")))
+            .current_dir(cwd);
+        self.once(&self.known, path, ask(path, command)).await
+    }
+
+    /// The answer of one that is asked inside a sandbox, which `asking` does.
+    pub async fn ask_inside(
+        &self,
+        path: &Path,
+        asking: impl Future<Output = Result<Interpreter, Error>>,
+    ) -> Result<Interpreter, Error> {
+        self.once(&self.inside, path, asking).await
+    }
+
+    /// The answer that is known, or else the one that comes now.
+    async fn once(
+        &self,
+        all: &Known,
+        path: &Path,
+        asking: impl Future<Output = Result<Interpreter, Error>>,
+    ) -> Result<Interpreter, Error> {
+        let metadata = self.check(path)?;
         let key = (path.to_owned(), metadata.dev(), metadata.ino(), metadata.ctime());
-        let known = || self.known.lock().expect("no panic while locked").get(&key).cloned();
+        let known = || all.lock().expect("no panic while locked").get(&key).cloned();
         if let Some(known) = known() {
             return Ok(known);
         }
@@ -215,34 +277,42 @@ impl Interpreters {
         if let Some(known) = known() {
             return Ok(known);
         }
-        let interpreter = ask(path, cwd, env).await?;
+        let interpreter = asking.await?;
         // A shim (pyenv, asdf) answers for another file, and for another one tomorrow.
         if interpreter.executable == path {
-            self.known.lock().expect("no panic while locked").insert(key, interpreter.clone());
+            all.lock().expect("no panic while locked").insert(key, interpreter.clone());
         }
         Ok(interpreter)
     }
 }
 
-async fn ask(path: &Path, cwd: &Path, env: &BTreeMap<String, String>) -> Result<Interpreter, Error> {
-    let mut command = Command::new(path);
-    command
-        .args(["-c", ASK])
-        .env_clear()
-        .envs(env.iter().filter(|(key, _)| !key.starts_with("PYTHON")))
-        .current_dir(cwd);
+async fn ask(path: &Path, command: Command) -> Result<Interpreter, Error> {
     let output = ask::listen(command, ASK_TIMEOUT)
         .await
         .map_err(|source| Error::Start { path: path.to_owned(), source })?
         .ok_or_else(|| Error::Silent { path: path.to_owned() })?;
-    let stdout = String::from_utf8_lossy(&output.stdout);
+    read_answer(path, output.status, &output.stdout, &output.stderr)
+}
+
+/// The words that ask an interpreter what it is.
+pub fn question(path: &Path) -> Vec<String> {
+    vec![path.display().to_string(), "-c".to_owned(), ASK.to_owned()]
+}
+
+/// The directory of the interpreter that an environment was made with, if this is in one. Blocks.
+pub fn home_of_venv(path: &Path) -> Option<PathBuf> {
+    venv::Venv::of(path).map(|venv| venv.home)
+}
+
+/// What an interpreter answered to [`question`].
+pub fn read_answer(path: &Path, status: ExitStatus, stdout: &[u8], stderr: &[u8]) -> Result<Interpreter, Error> {
+    let text = String::from_utf8_lossy(stdout);
     // A sitecustomize may have printed before us: the answer is what follows the marker.
-    let answer = stdout.rsplit_once("\u{1}pylair ").map(|(_, answer)| answer.trim());
+    let answer = text.rsplit_once("\u{1}pylair ").map(|(_, answer)| answer.trim());
     let Some(answer) = answer else {
-        let said = String::from_utf8_lossy(if output.stderr.is_empty() { &output.stdout } else { &output.stderr });
+        let said = String::from_utf8_lossy(if stderr.is_empty() { stdout } else { stderr });
         let said: String = said.trim().chars().take(300).collect();
-        let detail =
-            if said.is_empty() { output.status.to_string() } else { format!("{}, it said: {said}", output.status) };
+        let detail = if said.is_empty() { status.to_string() } else { format!("{status}, it said: {said}") };
         return Err(Error::NotPython { path: path.to_owned(), detail });
     };
     let not_python = |detail: String| Error::NotPython { path: path.to_owned(), detail };

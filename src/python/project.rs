@@ -1,7 +1,7 @@
 //! The environment of a project directory: its own `.venv` or `venv`, or the one that uv, Poetry, Pipenv, Conda or Pixi keeps for it.
 //!
 //! Files of the project are read, never run. Of the tools only `uv` and `poetry` are asked, and Poetry without plugins, because a
-//! project can bring its own.
+//! project can bring its own. For a session in a sandbox neither is: both run interpreters that a project names.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     Error,
-    locate::{Located, ask_tool, in_prefix, is_version, on_path},
+    locate::{Located, Tools, ask_tool, in_prefix, is_version, on_path},
 };
 use crate::regular;
 
@@ -26,7 +26,11 @@ const CONDA_ROOTS: [&str; 8] =
     ["miniconda3", "miniforge3", "mambaforge", "anaconda3", "micromamba", "miniconda", "anaconda", "conda"];
 
 /// The environment of the project in this directory, or all that was looked for.
-pub(super) async fn environment(directory: &Path, env: &BTreeMap<String, String>) -> Result<Located, Error> {
+pub(super) async fn environment(
+    directory: &Path,
+    env: &BTreeMap<String, String>,
+    tools: Tools,
+) -> Result<Located, Error> {
     let mut looked_for = vec!["bin/python".to_owned()];
     let mut inside = vec![".venv".to_owned(), "venv".to_owned()];
     inside.extend(env.get("UV_PROJECT_ENVIRONMENT").cloned());
@@ -47,7 +51,7 @@ pub(super) async fn environment(directory: &Path, env: &BTreeMap<String, String>
         || has_file("poetry.lock")
         || build_backend.is_some_and(|name| name.starts_with("poetry"))
     {
-        let (found, place) = poetry(directory, settings.as_ref(), env).await;
+        let (found, place) = poetry(directory, settings.as_ref(), env, tools).await;
         if let Some(python) = found {
             return Ok(Located::Executable(python));
         }
@@ -80,6 +84,7 @@ pub(super) async fn environment(directory: &Path, env: &BTreeMap<String, String>
     }
     if has_file("uv.lock") || tool("uv").is_some() {
         match on_path("uv", env) {
+            _ if tools == Tools::Leave => {}
             Some(uv) => {
                 // Not just any virtual environment that happens to be on PATH.
                 if let Some(python) = ask_tool(&uv, &["python", "find", "--system"], directory, env).await {
@@ -120,8 +125,9 @@ async fn poetry(
     directory: &Path,
     settings: Option<&toml::Table>,
     env: &BTreeMap<String, String>,
+    tools: Tools,
 ) -> (Option<PathBuf>, String) {
-    if let Some(poetry) = on_path("poetry", env) {
+    if let Some(poetry) = on_path("poetry", env).filter(|_| tools == Tools::Run) {
         let args = ["--no-plugins", "--no-ansi", "env", "info", "--path"];
         let prefix = ask_tool(&poetry, &args, directory, env).await;
         return (

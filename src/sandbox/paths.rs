@@ -52,6 +52,8 @@ pub struct Protected {
     pub own: Vec<PathBuf>,
     /// Those of the daemon's user, and of others where that is root: writing there is being that user, later.
     pub homes: Vec<PathBuf>,
+    /// Where interpreters are that are run outside of a sandbox: whoever writes there chooses what is run.
+    pub interpreters: Vec<PathBuf>,
     /// Where the daemon listens.
     pub door: Option<(String, u16)>,
 }
@@ -84,6 +86,10 @@ impl Protected {
         }
         if SYSTEM.iter().any(|system| meets(Path::new(system))) {
             return refuse("whoever writes there is the administrator");
+        }
+        let interpreters = self.interpreters.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()));
+        if interpreters.into_iter().any(|interpreters| meets(&interpreters)) {
+            return refuse("interpreters are kept there that pylair runs outside of sandboxes");
         }
         let homes =
             self.homes.iter().filter_map(|home| home.canonicalize().ok()).filter(|home| home.parent().is_some());
@@ -120,6 +126,7 @@ mod tests {
         let protected = Protected {
             own: vec![base.join("data")],
             homes: vec![base.join("home"), base.join("other")],
+            interpreters: vec![base.join("home/.pyenv/versions")],
             door: Some(("127.0.0.1".into(), 7420)),
         };
         let project = base.join("home/project");
@@ -144,6 +151,11 @@ mod tests {
             assert!(protected.check(&base.join(below), false).is_err(), "{below}");
         }
         assert!(protected.check(&base.join("home"), true).is_err(), "a home");
+        for below in ["home/.pyenv", "home/.pyenv/versions/3.12/bin"] {
+            std::fs::create_dir_all(base.join(below)).unwrap();
+            assert!(protected.check(&base.join(below), true).is_err(), "{below}");
+            assert!(protected.check(&base.join(below), false).is_ok(), "{below}");
+        }
         assert!(protected.check(&base.join("other"), true).is_err(), "somebody else's home");
         std::fs::remove_dir_all(base).unwrap();
         for (entry, own) in [

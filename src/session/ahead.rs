@@ -44,7 +44,12 @@ pub(super) struct Kind {
 impl Kind {
     /// None where the sandbox cannot be made before it is asked for.
     pub fn new(wanted: &Wanted<'_>, terms: &Terms) -> Option<Self> {
-        if !terms.profile.is_confined() || !terms.allow_read.is_empty() || !terms.allow_write.is_empty() {
+        // What may be a project's is run in no sandbox but its session's.
+        if wanted.inside
+            || !terms.profile.is_confined()
+            || !terms.allow_read.is_empty()
+            || !terms.allow_write.is_empty()
+        {
             return None;
         }
         // How it was asked for, and what is passed on of an environment, come with the session.

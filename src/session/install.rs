@@ -36,7 +36,7 @@ struct Imports {
 pub(super) fn site_request(site: &Site) -> Op {
     Op::Site {
         directory: site.directory.display().to_string(),
-        bin: site.bin.as_ref().map(|bin| bin.display().to_string()).unwrap_or_default(),
+        bin: site.programs.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(":"),
     }
 }
 

@@ -16,6 +16,7 @@ mod notes;
 mod report;
 pub mod saved;
 mod sessions;
+mod strange;
 mod task;
 mod watching;
 
@@ -57,7 +58,7 @@ use crate::{
         link::{Probes, Refusal, Walls},
         wire::Op,
     },
-    python::{Interpreter, Interpreters},
+    python::{Interpreter, Interpreters, Trust},
     sandbox::{
         self, Terms, Wish,
         cgroup::{Group, Groups},
@@ -169,6 +170,8 @@ pub struct Info {
     pub installer_env: BTreeMap<String, String>,
     pub interpreter: Interpreter,
     pub base: Option<Interpreter>,
+    /// The interpreter may be a project's, and is run inside of the session's walls only.
+    pub inside: bool,
     pub terms: Terms,
     pub walls: Walls,
     pub startup: Option<String>,
@@ -469,6 +472,18 @@ impl Session {
         self.restored.as_deref()
     }
 
+    /// Says that there is an environment beside a session in a sandbox that it does not have, because nobody named it.
+    async fn note_unused_environment(&self) {
+        let Info { terms, cwd, interpreter, .. } = &*self.info;
+        let environment = cwd.join(".venv");
+        let is_there = || environment.join("bin/python").symlink_metadata().is_ok();
+        if terms.profile.is_confined() && !interpreter.executable.starts_with(&environment) && is_there() {
+            let note = "the directory has a `.venv`, which a session in a sandbox uses only if it is named: open one \
+                        with python=\".venv\"";
+            self.note(vec![note.to_owned()]).await;
+        }
+    }
+
     async fn note(&self, notes: Vec<String>) {
         // A session that is gone has nobody to tell.
         let _gone = self.send(|answer| Command::Note { notes, answer }).await;
@@ -722,7 +737,10 @@ impl Parts {
     ) -> Self {
         Self {
             probes,
-            interpreters: Interpreters::closed_to(workspaces.path().to_owned()),
+            interpreters: Interpreters::new(
+                vec![workspaces.path().to_owned(), packages.root().to_owned()],
+                Trust::new(&config.interpreters.roots, &config.interpreters.shims, config.python.as_deref()),
+            ),
             journal,
             audit,
             outputs: Arc::new(outputs),

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use super::{
     Command, Error, FRESH_TTL, Info, MAX_NAME_CHARS, OpenOptions, Opening, Parts, Session, Status,
     ahead::{Kind, Nest},
-    gone, keeping, literal, saved, task, watching,
+    gone, keeping, literal, saved, strange, task, watching,
 };
 use crate::{
     budget::Shares,
@@ -25,7 +25,7 @@ use crate::{
         link::{self, Walls},
         template::Wanted,
     },
-    python::Interpreter,
+    python::{self, Choice, Interpreter, Search},
     rights,
     sandbox::{self, Profile, Terms, Wish, rules::Asker},
     turns::Turns,
@@ -240,19 +240,13 @@ impl Sessions {
             options.restore.as_ref().map(|restore| self.save_named(&caller.owner, restore, profile)).transpose()?;
         let env = environment(caller, &terms, &options.env);
         check_environment(&env)?;
-        let (interpreter, base) =
-            self.interpreter_for(caller, (options.python.as_deref(), &options.env), &cwd, &env).await?;
-        let wanted = Wanted {
-            interpreter: &interpreter,
-            base: base.as_ref(),
-            env: &env,
-            preload: &options.preload,
-            python_path: &python_path(&env),
-            owner: &caller.owner,
-            confined: walls == Walls::All,
-        };
-        let is_made_now = is_bound || again.is_some() || walls == Walls::Bare;
-        let kind = if is_made_now { None } else { Kind::new(&wanted, &terms) };
+        let is_named = options.python.is_some();
+        let asked = (options.python.as_deref(), &options.env);
+        let (interpreter, base, inside) =
+            self.interpreter_for(caller, asked, (&cwd, is_bound), (&terms, walls), &env).await?;
+        let is_made_now = is_bound || inside || again.is_some() || walls == Walls::Bare;
+        let made_of = (&interpreter, base.as_ref());
+        let kind = if is_made_now { None } else { kind_of(made_of, &env, &caller.owner, &terms) };
         let mut ahead = kind.as_ref().and_then(|kind| self.nest.take(kind, &self.parts));
         if let Some(ahead) = &ahead {
             handle = ahead.handle.clone();
@@ -303,6 +297,7 @@ impl Sessions {
             installer_env: packages::installer_env(&caller.env),
             interpreter,
             base,
+            inside,
             terms,
             walls,
             startup: options.startup,
@@ -317,6 +312,9 @@ impl Sessions {
         self.keep(&info).await?;
         self.add(&session, None);
         drop(reservation);
+        if !is_named && caller.may(Scope::Admin) {
+            session.note_unused_environment().await;
+        }
         if let Some(kind) = kind {
             self.nest.fill(kind, &self.parts);
         }
@@ -355,22 +353,42 @@ impl Sessions {
         put.map_err(|_| Error::Gone)?.map_err(Error::Store)
     }
 
-    /// The interpreter of a session, and the one that it is a venv of.
+    /// The interpreter of a session, the one that it is a venv of, and whether it may be run inside of the session's walls only.
     async fn interpreter_for(
         &self,
         caller: &Caller,
         (python, added): (Option<&str>, &BTreeMap<String, String>),
-        cwd: &std::path::Path,
+        (cwd, is_bound): (&std::path::Path, bool),
+        (terms, walls): (&Terms, Walls),
         env: &BTreeMap<String, String>,
-    ) -> Result<(Interpreter, Option<Interpreter>), Error> {
-        // What the caller's environment holds is none of a confined session's business.
-        let added = caller.may(Scope::Admin).then_some(added).into_iter().flatten();
+    ) -> Result<(Interpreter, Option<Interpreter>, bool), Error> {
+        if terms.profile.is_confined() {
+            let given: Vec<_> = terms.allow_write.iter().cloned().chain(is_bound.then(|| cwd.to_owned())).collect();
+            // What is looked through outside is for those to say who may do without a sandbox.
+            let env = if caller.may(Scope::Admin) { env } else { &*caller.env };
+            return self.confined_interpreter(python, Search { cwd, env, given: &given }, walls).await;
+        }
         let lookup = caller.env.iter().chain(added).map(|(name, value)| (name.clone(), value.clone())).collect();
-        // Interpreters are looked for and asked outside of any sandbox: only whoever may do without one says where.
-        let search = if caller.may(Scope::Admin) { env } else { &*caller.env };
-        let interpreter = self.parts.interpreters.resolve(python, self.parts.python.as_deref(), cwd, search).await?;
+        let interpreter = self.parts.interpreters.resolve(python, self.parts.python.as_deref(), cwd, env).await?;
         let base = self.base_of(&interpreter, cwd, &lookup).await;
-        Ok((interpreter, base))
+        Ok((interpreter, base, false))
+    }
+
+    /// The same for a session in a sandbox.
+    async fn confined_interpreter(
+        &self,
+        python: Option<&str>,
+        search: Search<'_>,
+        walls: Walls,
+    ) -> Result<(Interpreter, Option<Interpreter>, bool), Error> {
+        match self.parts.interpreters.choose(python, self.parts.python.as_deref(), search).await? {
+            Choice::Known { interpreter, base } => Ok((*interpreter, base.map(|base| *base), false)),
+            Choice::Strange(path) if walls == Walls::Bare => {
+                let why = "this machine has no sandbox for that".to_owned();
+                Err(python::Error::Strange { path, why }.into())
+            }
+            Choice::Strange(path) => Ok((strange::ask(&self.parts, &path).await?, None, true)),
+        }
     }
 
     /// Makes a second session out of one: from what it is now, or from its checkpoint after a cell.
@@ -754,6 +772,27 @@ fn environment(caller: &Caller, terms: &Terms, more: &BTreeMap<String, String>) 
     }
     env.extend(more.clone());
     env
+}
+
+/// The kind of a session whose worker could have been made ahead, if it is in a sandbox.
+fn kind_of(
+    (interpreter, base): (&Interpreter, Option<&Interpreter>),
+    env: &BTreeMap<String, String>,
+    owner: &Arc<str>,
+    terms: &Terms,
+) -> Option<Kind> {
+    let wanted = Wanted {
+        interpreter,
+        base,
+        env,
+        preload: &[],
+        python_path: &python_path(env),
+        owner,
+        confined: true,
+        sandboxed: true,
+        inside: false,
+    };
+    Kind::new(&wanted, terms)
 }
 
 /// The directories that a session's environment has Python look in.

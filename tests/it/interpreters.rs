@@ -266,6 +266,32 @@ fn programs_in_a_project_are_not_run() {
 }
 
 #[test]
+fn a_word_means_a_directory_or_a_python_and_no_other_command() {
+    let place = Place::new();
+    let ran = place.home.path.join("was-run");
+    for name in ["project", "python-config", "python3"] {
+        place.program(name, &format!("echo run > {}; exec {} \"$@\"", ran.display(), newest_python().display()));
+    }
+    assert_eq!(
+        place.failure("project"),
+        "`project` is neither a directory here nor the name of a Python: a command of that name is not run"
+    );
+    assert!(place.failure("python-config").contains("is not run"));
+    assert!(!ran.exists());
+    let inside = venv_at(&place.project(&[]).join(".venv"));
+    place.assert_found("project", &inside);
+    // A directory that has no environment is nobody's interpreter, whatever it is called.
+    fs::create_dir(place.work().join("python3")).expect("the home is writable");
+    fs::create_dir(place.work().join("empty")).expect("the home is writable");
+    place.program("empty", &format!("echo run > {}", ran.display()));
+    assert!(place.failure("empty").contains("neither a Python environment nor a project"));
+    assert!(!ran.exists());
+    assert!(place.resolve("python3").is_ok() && ran.exists());
+    let inside = venv_at(&place.work().join("python3/.venv"));
+    place.assert_found("python3", &inside);
+}
+
+#[test]
 fn a_session_is_opened_with_the_environment_of_its_project() {
     on_newest_python(async |core| {
         let project = core.home.work().join("project");

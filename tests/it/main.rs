@@ -47,6 +47,7 @@ mod limits;
 mod look;
 mod output;
 mod packages;
+mod planted;
 mod repl;
 mod sandbox;
 mod saving;

@@ -237,6 +237,7 @@ impl TestNursery {
             readable: Vec::new(),
             proxy: false,
             writable: writable.iter().map(|path| path.to_path_buf()).collect(),
+            views: Vec::new(),
             workspace: workspace.map(Path::to_path_buf),
             tmp_mb: 1,
             network: false,

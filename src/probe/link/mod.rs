@@ -266,6 +266,11 @@ impl Link {
             Some(_) if walls == Walls::All => Some(probes.nursery().await?),
             _ => None,
         };
+        if let (Some(confinement), Some(nursery), true) = (&confinement, &nursery, key.is_inside()) {
+            let (request, program) = (confinement.keeper_request(), confinement.program_limits());
+            let (template, keeper) = Template::start_inside(key, nursery, request, program).await?;
+            return Self::fork(template, Some((confinement, terms, keeper)), None, first).await;
+        }
         let template = probes.templates.get(key, nursery.as_ref()).await?;
         let result = if let (Some(confinement), Some(nursery)) = (&confinement, &nursery) {
             let keeper = nursery.keeper(&confinement.keeper_request(), &[]).await?;
@@ -300,9 +305,13 @@ impl Link {
         let mut passed = theirs.each();
         let is_confined = confined.is_some();
         let (keeper, mut failed) = if let Some((confinement, _, keeper)) = &confined {
-            passed.push(keeper.pidfd.as_fd());
-            passed.extend(keeper.ruleset.as_ref().map(AsFd::as_fd));
-            let confine = confinement.confine_message(keeper.ruleset.is_some());
+            let mut confine = confinement.confine_message(keeper.ruleset.is_some());
+            if template.is_inside() {
+                confine["inside"] = true.into();
+            } else {
+                passed.push(keeper.pidfd.as_fd());
+                passed.extend(keeper.ruleset.as_ref().map(AsFd::as_fd));
+            }
             let failed = template.fork(Some(&confine), &passed)?;
             (None, failed)
         } else {

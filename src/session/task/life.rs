@@ -51,17 +51,20 @@ impl Task {
     pub(super) async fn open_worker(&mut self) -> Result<(), Error> {
         let info = self.info.clone();
         let python_path = python_path(&info.env);
-        if info.terms.profile.is_confined() {
+        let is_confined = info.terms.profile.is_confined();
+        if is_confined {
             info.environment.show_to_confined();
         }
         let wanted = Wanted {
             interpreter: &info.interpreter,
             base: info.base.as_ref(),
             env: &info.env,
-            preload: &info.preload,
+            preload: if is_confined { &[] } else { &info.preload },
             python_path: &python_path,
             owner: &info.owner,
-            confined: info.terms.profile.is_confined() && info.walls == Walls::All,
+            confined: is_confined && info.walls == Walls::All,
+            sandboxed: is_confined,
+            inside: info.inside,
         };
         let prefix = info.interpreter.is_venv().then(|| info.interpreter.prefix.display().to_string());
         let start = Start {
@@ -69,8 +72,10 @@ impl Task {
             env: info.env.clone(),
             executable: info.interpreter.executable.display().to_string(),
             prefix,
-            site: info.preload.is_empty(),
+            site: wanted.preload.is_empty(),
             python_path: python_path.clone(),
+            // Inside the sandbox, instead of in a template outside.
+            preload: if is_confined { info.preload.clone() } else { Vec::new() },
         };
         let place = Place {
             directory: &info.workspace.path,

@@ -84,7 +84,7 @@ pub(super) async fn start(
         asking: None,
         peeks: Vec::new(),
         next_peek: 1,
-        sites: info.environment.site().iter().map(site_request).collect(),
+        sites: info.environment.site_with(&info.interpreter).iter().map(site_request).collect(),
         sites_due: false,
         checkpoint_due: None,
         checkpoint_gap: checkpoints::CHECKPOINT_GAP,
