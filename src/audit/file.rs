@@ -64,13 +64,15 @@ impl File {
         };
         let mut file = open_to_append(&path)?;
         let mut bytes = file.metadata()?.len();
-        if bytes > 0 && !ends_a_line(&path, bytes)? {
-            file.write_all(b"\n")?;
+        let mut is_torn = bytes > 0 && !ends_a_line(&path, bytes)?;
+        // A disk may be full; then it is closed when there is room.
+        if is_torn && file.write_all(b"\n").is_ok() {
             bytes += 1;
+            is_torn = false;
         }
         let newest = if bytes > 0 { Some(path.clone()) } else { files(&path).into_iter().rev().nth(1) };
         let head = newest.map(|newest| last_head(&newest)).transpose()?.unwrap_or_default();
-        Ok(Self { path, settings, open: file, bytes, head, is_torn: false, _lock: lock })
+        Ok(Self { path, settings, open: file, bytes, head, is_torn, _lock: lock })
     }
 
     pub fn head(&self) -> Head {

@@ -16,13 +16,12 @@ use super::{Exit, Failure, Surroundings, chain, client::Client, say};
 use crate::{
     caller::Door,
     config::{Config, Flags},
-    daemon::{
-        DaemonStatus,
-        lifecycle::{self, Run, say_ready},
-    },
+    daemon::lifecycle::{self, Run, say_ready},
     inherited::Descriptors,
     mask::{self, Reading},
     mcp::tools::Selection,
+    plain::shown,
+    web::api::Stopped,
 };
 
 const MAX_LOG_BYTES: u64 = 4 << 20;
@@ -93,9 +92,12 @@ pub fn stop(surroundings: &Surroundings) -> Result<Exit, Failure> {
         say("no daemon is running")?;
         return Ok(Exit::Ok);
     };
-    let status: DaemonStatus = client.post("/api/stop", &serde_json::json!({}))?;
+    let Stopped { status, unsaved } = client.post("/api/stop", &serde_json::json!({}))?;
     wait_until_gone(surroundings, status.pid)?;
     say(&format!("stopped the daemon (pid {}) and {} sessions", status.pid, status.sessions))?;
+    for unsaved in unsaved {
+        say(&format!("not saved: {}: {}", shown(&unsaved.what), shown(&unsaved.why)))?;
+    }
     Ok(Exit::Ok)
 }
 

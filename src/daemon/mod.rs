@@ -16,10 +16,11 @@ use std::{
         Arc, LazyLock, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use serde::Serialize;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -37,9 +38,12 @@ use crate::{
     output::{self, Outputs},
     packages::Packages,
     probe::link::Probes,
-    session::{self, Job, Jobs, Parts, Sessions, saved::Store},
+    session::{self, Job, Jobs, Parts, Sessions, Unsaved, saved::Store},
     web::visitors::Visit,
 };
+
+/// How long somebody who stops the daemon waits for sessions to be saved.
+const STOP_TIMEOUT: Duration = Duration::from_secs(45);
 
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -90,6 +94,8 @@ pub struct Daemon {
     requests: AtomicUsize,
     last_busy: Mutex<Instant>,
     http: Mutex<Option<String>>,
+    /// What could not be saved, once the daemon has tried.
+    unsaved: watch::Sender<Option<Vec<Unsaved>>>,
 }
 
 /// The daemon as `get_status` and `pylair doctor` show it.
@@ -130,8 +136,7 @@ impl Daemon {
         let pid = std::process::id();
         let started = crate::sandbox::processes::started(pid.cast_signed());
         let trial = Trial { canary: places.canary(), socket: places.socket(), pid, started };
-        std::fs::write(&trial.canary, "A confined session cannot read this.\n")
-            .map_err(|source| Error::Store { path: places.data.clone(), source })?;
+        write_canary(&trial.canary);
         let probes =
             Probes::new(program, trial).map_err(|source| Error::Program { path: program.to_owned(), source })?;
         let store = Store::open(&places.data).map_err(|source| Error::Store { path: places.data.clone(), source })?;
@@ -180,6 +185,7 @@ impl Daemon {
             requests: AtomicUsize::new(0),
             last_busy: Mutex::new(Instant::now()),
             http: Mutex::default(),
+            unsaved: watch::Sender::new(None),
         }))
     }
 
@@ -384,8 +390,25 @@ impl Daemon {
 
     /// Saves sessions, flushes the journal and ends every session. The doors are closed by now.
     pub async fn close(&self, reason: &str) {
-        self.sessions.save_all(&daemon_ended(reason)).await;
+        let mut unsaved = self.sessions.save_all(&daemon_ended(reason)).await;
+        if let Err(error) = self.journal.flush().await {
+            let why = chain(&error);
+            unsaved.push(Unsaved { what: "the newest events of all histories".to_owned(), why });
+        }
+        unsaved.extend(self.audit.trouble().map(|why| Unsaved { what: "the audit record".to_owned(), why }));
+        self.unsaved.send_replace(Some(unsaved));
         self.close_for_good(reason).await;
+    }
+
+    /// Asks the daemon to leave, and waits until what can be saved is. Returns what could not be.
+    pub async fn stop(&self) -> Vec<Unsaved> {
+        let mut unsaved = self.unsaved.subscribe();
+        self.shutdown.cancel();
+        let saved = tokio::time::timeout(STOP_TIMEOUT, unsaved.wait_for(Option::is_some)).await;
+        match saved {
+            Ok(Ok(unsaved)) => unsaved.clone().unwrap_or_default(),
+            _ => vec![Unsaved { what: "all sessions".to_owned(), why: "it takes too long".to_owned() }],
+        }
     }
 
     /// The same for a daemon that has no successor.
@@ -406,6 +429,23 @@ impl Daemon {
             tracing::warn!("the audit record could not be closed");
         }
     }
+}
+
+/// What a confined session tries to read. One that is there already is as good, also on a disk that is full.
+fn write_canary(path: &Path) {
+    const TEXT: &str = "A confined session cannot read this.\n";
+    if std::fs::read_to_string(path).is_ok_and(|text| text == TEXT) {
+        return;
+    }
+    if let Err(error) = std::fs::write(path, TEXT) {
+        tracing::warn!(%error, path = %path.display(), "what confined sessions try to read could not be written");
+    }
+}
+
+/// An error with what caused it.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source()).map(|cause| format!(": {cause}"));
+    std::iter::once(error.to_string()).chain(causes).collect()
 }
 
 /// Why a session ended, in words that the next daemon repeats.

@@ -5,6 +5,7 @@
 //! `kill -9` of the daemon loses at most that; a power cut may lose a little more (see the store), never
 //! the file. Readers merge what is saved with what is not yet, and never wait for the writer.
 
+mod connect;
 mod event;
 mod follow;
 mod store;
@@ -99,15 +100,30 @@ impl Error {
     fn is_damage(&self) -> bool {
         const SQLITE_CORRUPT: i32 = 11;
         const SQLITE_NOTADB: i32 = 26;
-        let Error::Database { source, .. } = self else {
-            return false;
+        matches!(self.sqlite_code(), Some(SQLITE_CORRUPT | SQLITE_NOTADB))
+    }
+
+    /// The file may be sound, but the disk takes nothing.
+    fn is_no_room(&self) -> bool {
+        const SQLITE_IOERR: i32 = 10;
+        const SQLITE_FULL: i32 = 13;
+        match self {
+            Error::Io { source, .. } => {
+                matches!(source.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+            }
+            _ => matches!(self.sqlite_code(), Some(SQLITE_IOERR | SQLITE_FULL)),
+        }
+    }
+
+    fn sqlite_code(&self) -> Option<i32> {
+        let source = match self {
+            Error::Database { source, .. } => source,
+            Error::Migrate { source: sqlx::migrate::MigrateError::ExecuteMigration(source, _), .. } => source,
+            _ => return None,
         };
-        source
-            .as_database_error()
-            .and_then(sqlx::error::DatabaseError::code)
-            .and_then(|code| code.parse::<i32>().ok())
-            // The low byte of an extended code is the plain one.
-            .is_some_and(|code| matches!(code & 0xff, SQLITE_CORRUPT | SQLITE_NOTADB))
+        let code = source.as_database_error().and_then(sqlx::error::DatabaseError::code)?.parse::<i32>().ok()?;
+        // The low byte of an extended code is the plain one.
+        Some(code & 0xff)
     }
 }
 

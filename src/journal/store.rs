@@ -3,33 +3,28 @@
 
 use std::{
     collections::HashMap,
-    ffi::OsString,
-    fs::{File, OpenOptions},
-    os::unix::fs::OpenOptionsExt,
+    fs::File,
     path::{Path, PathBuf},
-    sync::{Arc, LazyLock, Mutex},
-    time::Duration,
+    sync::{
+        Arc, LazyLock, Mutex, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use jiff::Timestamp;
 use sqlx::{
     Arguments, AssertSqlSafe, Row, SqlSafeStr, SqlStr,
-    migrate::{MigrateError, Migration, MigrationType, Migrator},
-    sqlite::{
-        SqliteArguments, SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
-        SqliteRow, SqliteSynchronous,
-    },
+    sqlite::{SqliteArguments, SqlitePool, SqliteRow},
 };
 
 use super::{
     Error,
+    connect::{Pools, beside, check, connect, connect_to_read, lock, move_aside, remove},
     event::{Event, EventKind},
     trim::{ROW_BYTES, Usage},
 };
-use crate::event_loop::apart;
+use crate::{event_loop::apart, turns::Turns};
 
-/// How long a statement waits for another process that holds the file.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Rows per INSERT: a round trip to the SQLite thread costs more than a row.
 const ROWS_PER_INSERT: usize = 64;
 
@@ -46,9 +41,12 @@ static INSERT_MANY: LazyLock<SqlStr> = LazyLock::new(|| {
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) path: PathBuf,
-    /// One connection: SQLite has one writer at a time, and waiting in a pool beats waiting in SQLite.
-    pub(super) writer: SqlitePool,
-    readers: SqlitePool,
+    /// A std lock: held for a clone.
+    pools: RwLock<Pools>,
+    /// The file can be written, or could once. Until then its readers see what an earlier daemon left.
+    is_ready: AtomicBool,
+    /// One read of each owner's at a time, so that nobody has all readers.
+    reading: Turns<String>,
     /// A std mutex: held for a few numbers.
     pub(super) usage: Mutex<Usage>,
 }
@@ -88,11 +86,22 @@ impl Store {
             }
             remove(&suspect)?;
         }
-        let (writer, readers, mut last_seq) = match connect(path).await {
+        let mut is_ready = true;
+        let (pools, mut last_seq) = match connect(path).await {
             Err(error) if error.is_damage() => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "the journal is damaged");
                 damaged = Some(move_aside(path)?);
                 connect(path).await?
+            }
+            Err(error) if error.is_no_room() => {
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "the journal cannot be written, events wait in memory"
+                );
+                is_ready = false;
+                let (pools, last_seq) = connect_to_read(path).await;
+                // What is in the log beside the file is not seen.
+                (pools, last_seq + 4 * super::MAX_UNSAVED_EVENTS)
             }
             connected => connected?,
         };
@@ -100,13 +109,47 @@ impl Store {
             // Numbers that followers saw but that were never saved are not given out again.
             last_seq += super::MAX_UNSAVED_EVENTS;
         }
-        let store = Store { path: path.to_owned(), writer, readers, usage: Mutex::default() };
-        store.load_usage().await?;
+        let store = Store {
+            path: path.to_owned(),
+            pools: RwLock::new(pools),
+            is_ready: AtomicBool::new(is_ready),
+            reading: Turns::default(),
+            usage: Mutex::default(),
+        };
+        if is_ready {
+            store.load_usage().await?;
+        }
         Ok(Opened { store, last_seq, damaged, lock })
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.is_ready.load(Ordering::Acquire)
+    }
+
+    /// Opens a file for writing that could not be when the daemon started. Only the writer calls it.
+    async fn make_ready(&self) -> Result<(), Error> {
+        if self.is_ready() {
+            return Ok(());
+        }
+        let (pools, _) = connect(&self.path).await?;
+        *self.pools.write().unwrap_or_else(PoisonError::into_inner) = pools;
+        self.load_usage().await?;
+        self.is_ready.store(true, Ordering::Release);
+        tracing::info!("the journal can be written");
+        Ok(())
+    }
+
+    pub(super) fn writer(&self) -> SqlitePool {
+        self.pools.read().unwrap_or_else(PoisonError::into_inner).writer.clone()
+    }
+
+    fn readers(&self) -> SqlitePool {
+        self.pools.read().unwrap_or_else(PoisonError::into_inner).readers.clone()
     }
 
     /// Writes the events in one transaction. Returns how many bytes they take.
     pub(super) async fn insert(&self, events: &[Arc<Event>]) -> Result<u64, Error> {
+        self.make_ready().await?;
         let written = async {
             let weight = events.iter().map(|event| event.kind.heap_bytes()).sum();
             let rows = apart(weight, || events.iter().map(RowOf::new).collect::<Result<Vec<_>, _>>())?;
@@ -115,7 +158,7 @@ impl Store {
                 let (events, bytes) = added.entry(&row.event.owner).or_default();
                 (*events, *bytes) = (*events + 1, *bytes + row.body.len() as u64 + ROW_BYTES);
             }
-            let mut transaction = crate::sqlite::begin(&self.writer).await?;
+            let mut transaction = crate::sqlite::begin(&self.writer()).await?;
             let (many, rest) = rows.as_chunks::<ROWS_PER_INSERT>();
             for chunk in many {
                 sqlx::query_with(INSERT_MANY.clone(), arguments(chunk)?).execute(&mut *transaction).await?;
@@ -169,12 +212,19 @@ impl Store {
         for name in [owner, target].into_iter().flatten() {
             query = query.bind(name);
         }
-        let rows = query.fetch_all(&self.readers).await.map_err(|source| self.failed("read", source))?;
+        let turn = owner.map(|owner| self.reading.of(owner));
+        let _turn = match &turn {
+            Some(turn) => Some(turn.lock().await),
+            None => None,
+        };
+        let rows = query.fetch_all(&self.readers()).await.map_err(|source| self.failed("read", source))?;
         self.decode(&rows)
     }
 
     /// Events with `seq < before`, oldest first: the last `limit` of them.
     pub(super) async fn last(&self, owner: &str, target: &str, before: u64, limit: usize) -> Result<Rows, Error> {
+        let turn = self.reading.of(owner);
+        let _turn = turn.lock().await;
         let mut rows = sqlx::query(
             "SELECT seq, at, owner, target, body FROM events \
              WHERE owner = ?1 AND target = ?2 AND seq < ?3 ORDER BY seq DESC LIMIT ?4",
@@ -183,7 +233,7 @@ impl Store {
         .bind(target)
         .bind(to_sql(before))
         .bind(to_sql(limit as u64))
-        .fetch_all(&self.readers)
+        .fetch_all(&self.readers())
         .await
         .map_err(|source| self.failed("read", source))?;
         rows.reverse();
@@ -207,10 +257,12 @@ impl Store {
     }
 
     async fn newest(&self, query: &'static str, owner: &str, wanted: &str) -> Result<Option<Arc<Event>>, Error> {
+        let turn = self.reading.of(owner);
+        let _turn = turn.lock().await;
         let rows = sqlx::query(query)
             .bind(owner)
             .bind(wanted)
-            .fetch_all(&self.readers)
+            .fetch_all(&self.readers())
             .await
             .map_err(|source| self.failed("read", source))?;
         Ok(self.decode(&rows)?.events.pop())
@@ -218,8 +270,8 @@ impl Store {
 
     /// Closes the file; the last connection folds the write-ahead log into it.
     pub(super) async fn close(&self) {
-        self.readers.close().await;
-        self.writer.close().await;
+        self.readers().close().await;
+        self.writer().close().await;
     }
 
     fn decode(&self, rows: &[SqliteRow]) -> Result<Rows, Error> {
@@ -251,111 +303,6 @@ impl Store {
         }
         error
     }
-}
-
-async fn connect(path: &Path) -> Result<(SqlitePool, SqlitePool, u64), Error> {
-    let failed = |source| Error::Database { action: "open", path: path.to_owned(), source };
-    // SQLite would create the file with the umask's mode; code and output in it are private. Its -wal and
-    // -shm files take their mode from this one.
-    OpenOptions::new().create(true).append(true).mode(0o600).open(path).map_err(|source| Error::Io {
-        action: "create",
-        path: path.to_owned(),
-        source,
-    })?;
-    let options = SqliteConnectOptions::new()
-        .filename(path)
-        .journal_mode(SqliteJournalMode::Wal)
-        // NORMAL loses no committed event when the process is killed; a power cut may lose those since the
-        // last checkpoint of the log, never the file.
-        .synchronous(SqliteSynchronous::Normal)
-        .busy_timeout(BUSY_TIMEOUT)
-        .pragma("journal_size_limit", "8388608");
-    let writer = SqlitePoolOptions::new()
-        .max_connections(1)
-        .idle_timeout(None)
-        .max_lifetime(None)
-        // So that a file that has become too long can give pages back.
-        .connect_with(options.clone().auto_vacuum(SqliteAutoVacuum::Incremental))
-        .await
-        .map_err(failed)?;
-    let migrator = migrator();
-    migrator.run(&writer).await.map_err(|source| match source {
-        MigrateError::VersionMissing(version) => Error::Newer {
-            path: path.to_owned(),
-            version,
-            known: migrator.iter().map(|m| m.version).max().unwrap_or(0),
-        },
-        MigrateError::Execute(source) => failed(source),
-        source => Error::Migrate { path: path.to_owned(), source },
-    })?;
-    let last: Option<i64> =
-        sqlx::query_scalar("SELECT max(seq) FROM events").fetch_one(&writer).await.map_err(failed)?;
-    let readers = SqlitePoolOptions::new()
-        .max_connections(2)
-        .idle_timeout(Duration::from_mins(1))
-        .max_lifetime(None)
-        .connect_lazy_with(options.read_only(true));
-    Ok((writer, readers, from_sql(last.unwrap_or(0))))
-}
-
-fn migrator() -> Migrator {
-    let migration = |version, name: &'static str, sql: &'static str| {
-        Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
-    };
-    Migrator::with_migrations(vec![
-        migration(1, "events", include_str!("migrations/0001_events.sql")),
-        migration(2, "usage", include_str!("migrations/0002_usage.sql")),
-        migration(3, "opened", include_str!("migrations/0003_opened.sql")),
-    ])
-}
-
-/// Reads every page of the file.
-async fn check(path: &Path) -> Result<(), sqlx::Error> {
-    let options = SqliteConnectOptions::new().filename(path).busy_timeout(BUSY_TIMEOUT);
-    let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await?;
-    let verdict: Result<String, sqlx::Error> = sqlx::query_scalar("PRAGMA quick_check(1)").fetch_one(&pool).await;
-    pool.close().await;
-    match verdict?.as_str() {
-        "ok" => Ok(()),
-        problem => Err(sqlx::Error::Protocol(problem.to_owned())),
-    }
-}
-
-fn lock(path: &Path) -> Result<File, Error> {
-    let path = beside(path, ".lock");
-    let failed = |source| Error::Io { action: "lock", path: path.clone(), source };
-    let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path).map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => Err(Error::InUse { path }),
-        Err(std::fs::TryLockError::Error(source)) => Err(failed(source)),
-    }
-}
-
-/// Moves the file and its write-ahead log to `NAME.damaged-TIMESTAMP`.
-fn move_aside(path: &Path) -> Result<PathBuf, Error> {
-    let stamp = Timestamp::now().strftime("%Y%m%dT%H%M%S%6f");
-    let aside = beside(path, &format!(".damaged-{stamp}"));
-    for suffix in ["", "-wal", "-shm"] {
-        let from = beside(path, suffix);
-        match std::fs::rename(&from, beside(&aside, suffix)) {
-            Err(source) if suffix.is_empty() || source.kind() != std::io::ErrorKind::NotFound => {
-                return Err(Error::Io { action: "move aside", path: from, source });
-            }
-            _ => {}
-        }
-    }
-    Ok(aside)
-}
-
-fn remove(path: &Path) -> Result<(), Error> {
-    std::fs::remove_file(path).map_err(|source| Error::Io { action: "remove", path: path.to_owned(), source })
-}
-
-pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(suffix);
-    PathBuf::from(name)
 }
 
 /// An event as it is written.

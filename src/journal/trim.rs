@@ -10,7 +10,8 @@ use sqlx::{Row, sqlite::SqliteRow};
 
 use super::{
     Error, Limits,
-    store::{Store, beside, from_sql, to_sql},
+    connect::beside,
+    store::{Store, from_sql, to_sql},
 };
 use crate::budget::{Shares, Use};
 
@@ -137,7 +138,7 @@ impl Store {
     /// Reads what earlier daemons counted.
     pub(super) async fn load_usage(&self) -> Result<(), Error> {
         let rows = sqlx::query("SELECT owner, events, bytes, trimmed, trimmed_seq, trimmed_for FROM usage")
-            .fetch_all(&self.writer)
+            .fetch_all(&self.writer())
             .await
             .map_err(|source| self.failed("read", source))?;
         let mut usage = self.usage();
@@ -158,6 +159,9 @@ impl Store {
 
     /// Deletes what is older than `oldest`, then what is over the limits: of whoever has most the oldest first.
     pub(super) async fn trim(&self, limits: &Limits, oldest: Option<Timestamp>) -> Result<(), Error> {
+        if !self.is_ready() {
+            return Ok(());
+        }
         let trimming = async {
             while let Some(oldest) = oldest {
                 // Times are nearly in the order of sequence numbers, so only the oldest rows are looked at and no index by
@@ -201,7 +205,7 @@ impl Store {
         delete: sqlx::query::Query<'_, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>,
         why: &str,
     ) -> Result<bool, sqlx::Error> {
-        let mut transaction = crate::sqlite::begin(&self.writer).await?;
+        let mut transaction = crate::sqlite::begin(&self.writer()).await?;
         let rows = delete.fetch_all(&mut *transaction).await?;
         let deleted: Vec<Deleted> = rows
             .iter()
@@ -245,7 +249,7 @@ impl Store {
         for (number, pragma) in
             numbers.iter_mut().zip(["PRAGMA page_count", "PRAGMA freelist_count", "PRAGMA page_size"])
         {
-            *number = from_sql(sqlx::query_scalar(pragma).fetch_one(&self.writer).await?);
+            *number = from_sql(sqlx::query_scalar(pragma).fetch_one(&self.writer()).await?);
         }
         Ok(numbers)
     }
@@ -257,12 +261,12 @@ impl Store {
         if surplus.min(free) == 0 {
             return Ok(());
         }
-        let mode: i64 = sqlx::query_scalar("PRAGMA auto_vacuum").fetch_one(&self.writer).await?;
+        let mode: i64 = sqlx::query_scalar("PRAGMA auto_vacuum").fetch_one(&self.writer()).await?;
         if mode == 0 && pages * size > limits.max_bytes {
             // A file of an earlier version, which cannot give back single pages.
-            sqlx::query("VACUUM").execute(&self.writer).await?;
+            sqlx::query("VACUUM").execute(&self.writer()).await?;
         } else if mode != 0 {
-            sqlx::query("PRAGMA incremental_vacuum").execute(&self.writer).await?;
+            sqlx::query("PRAGMA incremental_vacuum").execute(&self.writer()).await?;
         }
         Ok(())
     }
@@ -272,7 +276,7 @@ impl Store {
         if length(&beside(&self.path, "-wal")) <= limits.log_bytes() {
             return Ok(());
         }
-        let folded = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&self.writer).await;
+        let folded = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&self.writer()).await;
         folded.map(drop).map_err(|source| self.failed("fold the log of", source))
     }
 

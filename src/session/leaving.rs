@@ -1,12 +1,14 @@
 //! Sessions that end and are to come back: saved when the daemon leaves, or when nobody has used them for long.
 
-use std::{fs, time::Duration};
+use std::{fs, io, time::Duration};
 
 use futures::StreamExt;
 
+use serde::{Deserialize, Serialize};
+
 use super::{
     Command, Session, Sessions, State,
-    saved::{Definition, Pending, Saved},
+    saved::{Definition, NotSaved, Pending, Saved},
 };
 use crate::journal::EventKind;
 
@@ -19,6 +21,21 @@ const SAVED_AT_ONCE: usize = 2;
 /// Maximum number of saved sessions of one owner, and of bytes they have together; the newest stays in any case.
 const MAX_STOPPED: usize = 50;
 const MAX_STOPPED_BYTES: u64 = 4 << 30;
+/// How many variables are named that could not be saved.
+const NAMED: usize = 10;
+
+/// Something that is lost when the daemon leaves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unsaved {
+    pub what: String,
+    pub why: String,
+}
+
+impl Unsaved {
+    fn of(session: &Session, what: &str, why: String) -> Self {
+        Self { what: format!("{what} of session {} ({})", session.info.name, session.info.owner), why }
+    }
+}
 
 impl Session {
     /// Ends the running cell and goes back to the newest checkpoint, if there is one. Returns what whoever uses the session next must know.
@@ -42,35 +59,44 @@ impl Session {
 
 impl Sessions {
     /// The daemon is leaving: sessions are saved, so that its successor can bring them back. Those that are busy are saved as they were
-    /// at their newest checkpoint.
-    pub async fn save_all(&self, reason: &str) {
+    /// at their newest checkpoint. Returns what is lost.
+    pub async fn save_all(&self, reason: &str) -> Vec<Unsaved> {
         let sessions: Vec<_> = {
             let registry = self.registry.lock().expect("no panic while locked");
             registry.open.values().cloned().collect()
         };
-        futures::future::join_all(sessions.iter().map(|session| self.save_for_later(session, reason))).await;
+        let saving = sessions.iter().map(|session| self.save_for_later(session, reason));
+        futures::future::join_all(saving).await.into_iter().flatten().collect()
     }
 
-    async fn save_for_later(&self, session: &Session, reason: &str) {
+    /// Saves a session for the next daemon. Returns what is lost.
+    async fn save_for_later(&self, session: &Session, reason: &str) -> Vec<Unsaved> {
         if session.ending.closing.is_cancelled() {
-            return;
+            return Vec::new();
         }
-        let mut notes = Vec::new();
+        let (mut notes, mut unsaved) = (Vec::new(), Vec::new());
         if session.status().state == State::Busy && !is_fresh(session) {
             notes = session.abandon_cell(reason).await;
         }
         let comes_back = match self.save_away(session, LEAVE_TIMEOUT).await {
-            Ok(comes_back) => comes_back,
+            Ok((comes_back, lost)) => {
+                unsaved.extend(not_saved(session, &lost));
+                comes_back
+            }
             Err(why) => {
                 tracing::warn!(why, session = %session.info.name, "its variables could not be saved");
                 notes.push(format!("its variables could not be saved: {why}"));
+                unsaved.push(Unsaved::of(session, "the variables", why));
                 true
             }
         };
         if comes_back {
             session.keep_files(true);
-            self.write_definition(Definition { notes, ..session.definition() }).await;
+            if let Err(error) = self.write_definition(Definition { notes, ..session.definition() }).await {
+                unsaved.push(Unsaved::of(session, "the definition", error.to_string()));
+            }
         }
+        unsaved
     }
 
     /// Saves and ends sessions that nobody has used for longer than they may stay, or than `most`. They come back when they are next used.
@@ -91,7 +117,7 @@ impl Sessions {
         let Some(uses) = session.unused_for(time) else { return };
         let reason = format!("nobody used it for {} s", time.as_secs());
         let comes_back = match self.save_away(session, IDLE_TIMEOUT).await {
-            Ok(comes_back) => comes_back,
+            Ok((comes_back, _lost)) => comes_back,
             Err(why) => {
                 // It goes on with what it has, and saving it was a use.
                 tracing::warn!(why, session = %session.info.name, "an idle session could not be saved and stays open");
@@ -101,7 +127,7 @@ impl Sessions {
         session.keep_files(comes_back);
         let notes = vec![format!("{reason}, and so it had been saved and its process ended")];
         let definition = Definition { notes, ..session.definition() };
-        if comes_back && !self.write_definition(definition.clone()).await {
+        if comes_back && self.write_definition(definition.clone()).await.is_err() {
             return self.stay(session).await;
         }
         if !session.leave(uses, &reason).await {
@@ -127,14 +153,14 @@ impl Sessions {
         .await;
     }
 
-    /// Saves what a session holds. Returns whether there is anything to come back for, or why it could not be saved.
-    async fn save_away(&self, session: &Session, limit: Duration) -> Result<bool, String> {
+    /// Saves what a session holds. Returns whether there is anything to come back for and what could not be saved, or why nothing could.
+    async fn save_away(&self, session: &Session, limit: Duration) -> Result<(bool, Vec<NotSaved>), String> {
         let keep = session.info.definition.keep;
         if is_fresh(session) || !session.holds() || session.status().state != State::Idle {
-            return Ok(keep);
+            return Ok((keep, Vec::new()));
         }
         let saved = self.save_variables(session, limit).await?;
-        Ok(keep || !(saved.saved.is_empty() && saved.not_saved.is_empty()))
+        Ok((keep || !(saved.saved.is_empty() && saved.not_saved.is_empty()), saved.not_saved))
     }
 
     /// Saves the variables for when the session is started again.
@@ -148,15 +174,13 @@ impl Sessions {
         Ok(saved)
     }
 
-    async fn write_definition(&self, definition: Definition) -> bool {
+    async fn write_definition(&self, definition: Definition) -> io::Result<()> {
         let store = self.parts.store.clone();
         let name = definition.name.clone();
         let put = tokio::task::spawn_blocking(move || store.put(&definition)).await;
-        let is_written = matches!(put, Ok(Ok(())));
-        if !is_written {
-            tracing::warn!(session = name, "it could not be written to disk");
-        }
-        is_written
+        put.map_err(io::Error::other).and_then(|put| put).inspect_err(|error| {
+            tracing::warn!(%error, session = name, "it could not be written to disk");
+        })
     }
 
     /// Forgets the saved sessions of an owner that have waited longest, where there are too many. Those that somebody asked to keep stay.
@@ -184,4 +208,13 @@ impl Sessions {
 /// A session that nobody named was for one call.
 fn is_fresh(session: &Session) -> bool {
     session.info.name == session.info.handle
+}
+
+/// The variables that could not be saved, in one sentence.
+fn not_saved(session: &Session, lost: &[NotSaved]) -> Option<Unsaved> {
+    let first = lost.first()?;
+    let names: Vec<_> = lost.iter().take(NAMED).map(|lost| lost.name.as_str()).collect();
+    let more = if lost.len() > NAMED { " and more" } else { "" };
+    let why = if lost.len() == 1 { first.reason.clone() } else { format!("{} ({}), …", first.reason, first.name) };
+    Some(Unsaved::of(session, &format!("{}{more}", names.join(", ")), why))
 }

@@ -21,7 +21,7 @@ use crate::{
     caller::{Caller, DefaultSession, Scope, client_name},
     config::seconds,
     daemon::{
-        Daemon, Holder,
+        Daemon, DaemonStatus, Holder,
         targets::{self, Purpose, Target},
     },
     event_loop, files,
@@ -29,7 +29,7 @@ use crate::{
     output::{Stream, Which},
     probe::wire::Op,
     rights,
-    session::{self, Job, Report},
+    session::{self, Job, Report, Unsaved},
 };
 
 const PAGE_BYTES: usize = 1 << 20;
@@ -656,8 +656,18 @@ async fn stop(State(daemon): State<Arc<Daemon>>, Extension(entrance): Extension<
     let caller = caller_with_target(&daemon, entrance, Origin::default()).await;
     daemon.audit.call(&caller, "stop").conclude(None);
     let status = daemon.status();
-    daemon.shutdown.cancel();
-    Json(status).into_response()
+    let unsaved = daemon.stop().await;
+    Json(Stopped { status, unsaved }).into_response()
+}
+
+/// A daemon that leaves.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Stopped {
+    #[serde(flatten)]
+    pub status: DaemonStatus,
+    /// What its successor will miss.
+    #[serde(default)]
+    pub unsaved: Vec<Unsaved>,
 }
 
 fn parse<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, ApiError> {

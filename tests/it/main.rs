@@ -37,6 +37,7 @@ mod failures_rest;
 mod failures_store;
 mod faults;
 mod files;
+mod full_disk;
 mod guide;
 mod history;
 mod http;
