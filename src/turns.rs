@@ -1,4 +1,4 @@
-//! One at a time for each key, and no key waits for another.
+//! So many at a time for each key, and no key waits for another.
 
 use std::{
     borrow::Borrow,
@@ -7,33 +7,64 @@ use std::{
     sync::{Arc, Mutex, Weak},
 };
 
-/// The locks of keys that somebody holds or waits for.
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// The turns of keys that somebody has or waits for.
 #[derive(Debug)]
 pub struct Turns<K> {
-    turns: Mutex<HashMap<K, Weak<tokio::sync::Mutex<()>>>>,
+    at_once: usize,
+    keys: Mutex<HashMap<K, Weak<Semaphore>>>,
 }
 
+/// A turn, until it is dropped.
+#[derive(Debug)]
+pub struct Turn(#[expect(dead_code, reason = "held")] OwnedSemaphorePermit);
+
 impl<K> Default for Turns<K> {
+    /// One at a time.
     fn default() -> Self {
-        Self { turns: Mutex::default() }
+        Self::new(1)
+    }
+}
+
+impl<K> Turns<K> {
+    pub fn new(at_once: usize) -> Self {
+        Self { at_once, keys: Mutex::default() }
     }
 }
 
 impl<K: Eq + Hash> Turns<K> {
-    /// The lock of this key, to be held while it is worked on.
-    pub fn of<Q>(&self, key: &Q) -> Arc<tokio::sync::Mutex<()>>
+    /// Waits for a turn of this key. Who came first has it first.
+    pub async fn take<Q>(&self, key: &Q) -> Turn
     where
         K: Borrow<Q>,
         Q: Eq + Hash + ToOwned<Owned = K> + ?Sized,
     {
-        let mut turns = self.turns.lock().expect("no panic while locked");
-        turns.retain(|_, turn| turn.strong_count() > 0);
-        if let Some(turn) = turns.get(key).and_then(Weak::upgrade) {
-            return turn;
+        Turn(self.of(key).acquire_owned().await.expect("it is never closed"))
+    }
+
+    /// A turn of this key, if there is one now.
+    pub fn try_take<Q>(&self, key: &Q) -> Option<Turn>
+    where
+        K: Borrow<Q>,
+        Q: Eq + Hash + ToOwned<Owned = K> + ?Sized,
+    {
+        self.of(key).try_acquire_owned().ok().map(Turn)
+    }
+
+    fn of<Q>(&self, key: &Q) -> Arc<Semaphore>
+    where
+        K: Borrow<Q>,
+        Q: Eq + Hash + ToOwned<Owned = K> + ?Sized,
+    {
+        let mut keys = self.keys.lock().expect("no panic while locked");
+        keys.retain(|_, turns| turns.strong_count() > 0);
+        if let Some(turns) = keys.get(key).and_then(Weak::upgrade) {
+            return turns;
         }
-        let turn = Arc::new(tokio::sync::Mutex::new(()));
-        turns.insert(key.to_owned(), Arc::downgrade(&turn));
-        turn
+        let turns = Arc::new(Semaphore::new(self.at_once));
+        keys.insert(key.to_owned(), Arc::downgrade(&turns));
+        turns
     }
 }
 
@@ -44,11 +75,17 @@ mod tests {
     #[test]
     fn a_key_waits_for_itself_only() {
         let turns = Turns::<String>::default();
-        let (one, again, other) = (turns.of("one"), turns.of("one"), turns.of("other"));
-        let held = one.try_lock().unwrap();
-        assert!(again.try_lock().is_err());
-        assert!(other.try_lock().is_ok());
+        let held = turns.try_take("one");
+        assert!(held.is_some() && turns.try_take("one").is_none());
+        assert!(turns.try_take("other").is_some());
         drop(held);
-        assert!(again.try_lock().is_ok());
+        assert!(turns.try_take("one").is_some());
+    }
+
+    #[test]
+    fn so_many_have_a_turn_at_once() {
+        let turns = Turns::<String>::new(2);
+        let held = [turns.try_take("one"), turns.try_take("one")];
+        assert!(held.iter().all(Option::is_some) && turns.try_take("one").is_none());
     }
 }

@@ -18,9 +18,12 @@ use std::{
     io::{self, Read},
     os::unix::fs::MetadataExt,
     path::{Component, Path, PathBuf},
+    sync::LazyLock,
 };
 
 use rustix::io::Errno;
+
+use crate::turns::Turns;
 
 pub use list::{DEFAULT_DEPTH, Entry, ListOptions, Listing};
 pub use own::{OwnDirectory, Workspaces, remove_tree};
@@ -35,6 +38,8 @@ pub const MAX_UPLOAD_BYTES: u64 = 256 << 20;
 pub const UPLOADS: &str = "uploads";
 /// What the kernel takes.
 const MAX_PATH_BYTES: usize = 4096;
+/// How many files of one workspace are worked on at once: a slow disk of one session's must not take the threads of all.
+const MAX_AT_ONCE: usize = 8;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -202,11 +207,17 @@ impl Workspace {
         what: &'static str,
         work: impl FnOnce(&Self, &str) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
+        static AT_WORK: LazyLock<Turns<PathBuf>> = LazyLock::new(|| Turns::new(MAX_AT_ONCE));
         let (workspace, path) = (self.clone(), path.to_owned());
         let failed = path.clone();
-        tokio::task::spawn_blocking(move || work(&workspace, &path))
-            .await
-            .unwrap_or_else(|error| Err(Error::Io { what, path: failed, source: io::Error::other(error) }))
+        let turn = AT_WORK.take(&workspace.path).await;
+        tokio::task::spawn_blocking(move || {
+            // Until the work is over, also when nobody waits for it any more.
+            let _turn = turn;
+            work(&workspace, &path)
+        })
+        .await
+        .unwrap_or_else(|error| Err(Error::Io { what, path: failed, source: io::Error::other(error) }))
     }
 
     /// Whom files that are made here are given to, user and group. A directory that was bound is seen with its owner, and its group, as the

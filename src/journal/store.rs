@@ -212,9 +212,8 @@ impl Store {
         for name in [owner, target].into_iter().flatten() {
             query = query.bind(name);
         }
-        let turn = owner.map(|owner| self.reading.of(owner));
-        let _turn = match &turn {
-            Some(turn) => Some(turn.lock().await),
+        let _turn = match owner {
+            Some(owner) => Some(self.reading.take(owner).await),
             None => None,
         };
         let rows = query.fetch_all(&self.readers()).await.map_err(|source| self.failed("read", source))?;
@@ -223,8 +222,7 @@ impl Store {
 
     /// Events with `seq < before`, oldest first: the last `limit` of them.
     pub(super) async fn last(&self, owner: &str, target: &str, before: u64, limit: usize) -> Result<Rows, Error> {
-        let turn = self.reading.of(owner);
-        let _turn = turn.lock().await;
+        let _turn = self.reading.take(owner).await;
         let mut rows = sqlx::query(
             "SELECT seq, at, owner, target, body FROM events \
              WHERE owner = ?1 AND target = ?2 AND seq < ?3 ORDER BY seq DESC LIMIT ?4",
@@ -257,8 +255,7 @@ impl Store {
     }
 
     async fn newest(&self, query: &'static str, owner: &str, wanted: &str) -> Result<Option<Arc<Event>>, Error> {
-        let turn = self.reading.of(owner);
-        let _turn = turn.lock().await;
+        let _turn = self.reading.take(owner).await;
         let rows = sqlx::query(query)
             .bind(owner)
             .bind(wanted)

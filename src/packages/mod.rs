@@ -336,8 +336,7 @@ impl Environment {
         };
         closing.cancel();
         // Whoever was installing has let go once it is our turn.
-        let turn = self.packages.turns.of(&self.directory);
-        let _turn = turn.lock().await;
+        let _turn = self.packages.turns.take(&self.directory).await;
         let keep = {
             let usage = self.usage();
             if !usage.users.is_empty() {
@@ -369,14 +368,13 @@ impl Environment {
     async fn install_in_turn(&self, order: Order<'_>, lines: &mpsc::Sender<String>) -> Result<Installed, Error> {
         let is_managed = !order.interpreter.is_environment();
         let prefix = if is_managed { &self.directory } else { &order.interpreter.prefix };
-        let turn = self.packages.turns.of(prefix);
         let asked = Instant::now();
         let mut waited = false;
-        let _turn = if let Ok(turn) = turn.try_lock() {
+        let _turn = if let Some(turn) = self.packages.turns.try_take(prefix) {
             turn
         } else {
             waited = true;
-            turn.lock().await
+            self.packages.turns.take(prefix).await
         };
         let started = Instant::now();
         let around = Surroundings {

@@ -6,6 +6,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fs::File,
+    hash::{Hash, Hasher},
     io,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
@@ -29,12 +30,13 @@ use super::{
     wire::WIRE_VERSION,
 };
 use crate::{
+    budget::Shares,
     inherited,
     keeper::{nursery::KeeperRequest, program::Program},
     python::Interpreter,
 };
 
-/// Templates kept at once; the one unused for longest goes first.
+/// Templates kept at once; of whoever asked for most the one unused for longest goes first.
 const MAX_TEMPLATES: usize = 12;
 const MAX_LOG_BYTES: usize = 8 << 10;
 
@@ -54,8 +56,8 @@ pub enum Error {
     Preload { message: String },
 }
 
-/// What makes two templates different.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+/// What makes two templates different, and who asked for it first, which does not.
+#[derive(Debug, Clone)]
 pub struct Key {
     executable: PathBuf,
     env: BTreeMap<String, String>,
@@ -63,6 +65,23 @@ pub struct Key {
     confined: bool,
     /// It may only be run inside the sandbox of one session.
     inside: bool,
+    owner: Arc<str>,
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { executable, env, preload, confined, inside, owner: _ } = self;
+        (executable, env, preload) == (&other.executable, &other.env, &other.preload)
+            && (confined, inside) == (&other.confined, &other.inside)
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.executable, &self.env, &self.preload, self.confined, self.inside).hash(state);
+    }
 }
 
 /// A template that loads packages is for one owner, one environment and one search path.
@@ -127,7 +146,12 @@ impl Key {
             Ok(resolved) if is_one_of_many_names => resolved,
             _ => executable.clone(),
         };
-        Self { executable, env, preload, confined: wanted.confined, inside: wanted.inside }
+        Self { executable, env, preload, confined: wanted.confined, inside: wanted.inside, owner: wanted.owner.clone() }
+    }
+
+    /// Who asked for it first.
+    pub fn owner(&self) -> &Arc<str> {
+        &self.owner
     }
 }
 
@@ -192,7 +216,11 @@ impl Templates {
                 slots.remove(key);
             }
             if slots.len() >= MAX_TEMPLATES && !slots.contains_key(key) {
-                let oldest = slots.iter().min_by_key(|(_, slot)| slot.used).map(|(key, _)| key.clone());
+                let mut shares = Shares::default();
+                slots.keys().for_each(|key| shares.add(&key.owner, 1));
+                let largest = shares.largest(|_| true);
+                let theirs = slots.iter().filter(|(key, _)| Some(&key.owner) == largest.as_ref());
+                let oldest = theirs.min_by_key(|(_, slot)| slot.used).map(|(key, _)| key.clone());
                 oldest.and_then(|oldest| slots.remove(&oldest));
             }
             let slot = slots.entry(key.clone()).or_insert_with(|| Slot {

@@ -272,8 +272,7 @@ impl Interpreters {
         if let Some(known) = known() {
             return Ok(known);
         }
-        let turn = self.asking.of(path);
-        let _turn = turn.lock().await;
+        let _turn = self.asking.take(path).await;
         if let Some(known) = known() {
             return Ok(known);
         }

@@ -12,6 +12,7 @@ use std::{
 
 use super::{Parts, sessions::new_handle, watching::enclose};
 use crate::{
+    budget::Shares,
     files::{OwnDirectory, Workspace},
     keeper::confine::{self, Place, WORKSPACE},
     open_files,
@@ -28,7 +29,7 @@ use crate::{
 const DELAY: Duration = Duration::from_millis(5);
 /// How many workers of a kind wait, so that those who come in a row all find one.
 const DEPTH: usize = 2;
-/// How many kinds are remembered; the one unused for longest goes first.
+/// How many kinds are remembered; of whoever asked for most the one unused for longest goes first.
 const MAX_KINDS: usize = 4;
 /// What a worker sees of the system was settled when it was made.
 const MAX_AGE: Duration = Duration::from_mins(10);
@@ -42,6 +43,11 @@ pub(super) struct Kind {
 }
 
 impl Kind {
+    /// Who asked for it first.
+    fn owner(&self) -> &Arc<str> {
+        self.key.owner()
+    }
+
     /// None where the sandbox cannot be made before it is asked for.
     pub fn new(wanted: &Wanted<'_>, terms: &Terms) -> Option<Self> {
         // What may be a project's is run in no sandbox but its session's.
@@ -135,6 +141,17 @@ struct Slots {
     is_closed: bool,
 }
 
+impl Slots {
+    /// Of whoever asked for most kinds the one unused for longest.
+    fn least_needed(&self) -> Option<usize> {
+        let mut shares = Shares::default();
+        self.all.iter().for_each(|slot| shares.add(slot.kind.owner(), 1));
+        let largest = shares.largest(|_| true)?;
+        let of_largest = (0..self.all.len()).filter(|at| *self.all[*at].kind.owner() == largest);
+        of_largest.min_by_key(|at| self.all[*at].used)
+    }
+}
+
 /// All workers that wait.
 #[derive(Debug, Default)]
 pub(super) struct Nest(Mutex<Slots>);
@@ -178,10 +195,9 @@ impl Nest {
                 }
                 slot.is_making = true;
             } else {
-                let oldest = (slots.all.len() >= MAX_KINDS)
-                    .then(|| (0..slots.all.len()).min_by_key(|at| slots.all[*at].used))
-                    .flatten();
-                if let Some(oldest) = oldest {
+                if slots.all.len() >= MAX_KINDS
+                    && let Some(oldest) = slots.least_needed()
+                {
                     for ahead in slots.all.swap_remove(oldest).ready {
                         crate::event_loop::spawn(ahead.discard());
                     }

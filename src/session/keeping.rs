@@ -3,7 +3,6 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use serde::Serialize;
-use tokio::sync::OwnedMutexGuard;
 
 use super::{
     Command, DefaultSession, Error, OpenOptions, Opening, RestartMode, Session, Sessions, State, Status, read_answer,
@@ -16,6 +15,7 @@ use crate::{
     probe::wire::Op,
     regular,
     sandbox::Profile,
+    turns::Turn,
 };
 
 /// How long pickling everything may take before it is interrupted.
@@ -91,8 +91,8 @@ impl Sessions {
     }
 
     /// A session is started again once. Whoever else wants it waits, and is told when that takes long.
-    async fn turn_to_revive(&self, definition: &Definition) -> Result<OwnedMutexGuard<()>, Error> {
-        let turn = self.reviving.of(&definition.handle).lock_owned();
+    async fn turn_to_revive(&self, definition: &Definition) -> Result<Turn, Error> {
+        let turn = self.reviving.take(&definition.handle);
         tokio::time::timeout(STARTING_PATIENCE, turn).await.map_err(|_| self.still_starting(definition))
     }
 
@@ -179,12 +179,7 @@ impl Sessions {
     }
 
     /// Goes on when the one who asked has gone: a session half started is neither stopped nor open.
-    async fn revive(
-        &self,
-        caller: &Caller,
-        definition: Definition,
-        turn: OwnedMutexGuard<()>,
-    ) -> Result<Session, Error> {
+    async fn revive(&self, caller: &Caller, definition: Definition, turn: Turn) -> Result<Session, Error> {
         let me = self.me.upgrade().ok_or(Error::Gone)?;
         let caller = caller.clone();
         let reviving = async move {
@@ -288,8 +283,9 @@ impl Sessions {
                     if !caller.may(Scope::Run) {
                         return Err(Error::NotAllowed("close sessions"));
                     }
-                    let turn = self.reviving.of(&definition.handle);
-                    let Ok(_turn) = turn.try_lock() else { return Err(self.still_starting(&definition)) };
+                    let Some(_turn) = self.reviving.try_take(&definition.handle) else {
+                        return Err(self.still_starting(&definition));
+                    };
                     self.forget_for_good(&definition).await;
                     Ok(definition.name)
                 }

@@ -112,7 +112,7 @@ impl Sessions {
 
     async fn end_expired(&self, session: &Session, most: Duration) {
         // Whoever wants it back waits until it is whole.
-        let turn = self.reviving.of(&*session.info.handle).lock_owned().await;
+        let turn = self.reviving.take(&*session.info.handle).await;
         let time = session.info.ttl.min(most);
         let Some(uses) = session.unused_for(time) else { return };
         let reason = format!("nobody used it for {} s", time.as_secs());
@@ -194,7 +194,7 @@ impl Sessions {
         for definition in waiting {
             count += 1;
             bytes += fs::metadata(self.parts.store.variables(&definition.handle)).map_or(0, |found| found.len());
-            let Ok(_turn) = self.reviving.of(&*definition.handle).try_lock_owned() else { continue };
+            let Some(_turn) = self.reviving.try_take(&*definition.handle) else { continue };
             if count > 1 && (count > MAX_STOPPED || bytes > MAX_STOPPED_BYTES) {
                 self.forget_for_good(&definition).await;
                 let reason = "it was saved when nobody used it, and removed to make room for newer ones".to_owned();

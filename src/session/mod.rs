@@ -33,7 +33,7 @@ use std::{
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedMutexGuard, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 pub use error::Error;
@@ -67,6 +67,7 @@ use crate::{
         share::Standing,
         truth::{self, Enforced, Grouped},
     },
+    turns::{Turn, Turns},
 };
 
 pub(crate) const MAX_CODE_BYTES: usize = 32 << 20;
@@ -697,6 +698,20 @@ fn read_answer<T: serde::de::DeserializeOwned>(answer: serde_json::Value) -> Res
     })
 }
 
+/// Turns to open a confined worker on a crowded machine. One of each owner's waits at a time, so that many of one are not all before
+/// the others.
+#[derive(Debug, Default)]
+pub struct Openings {
+    owners: Turns<String>,
+    all: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Openings {
+    async fn take(&self, owner: &str) -> (Turn, OwnedMutexGuard<()>) {
+        (self.owners.take(owner).await, self.all.clone().lock_owned().await)
+    }
+}
+
 /// What sessions need of the daemon.
 #[derive(Debug)]
 pub struct Parts {
@@ -722,8 +737,7 @@ pub struct Parts {
     memory_kills: out_of_memory::Count,
     /// Where the kernel counts a session's processes as one; looked for when the first confined session is opened.
     groups: tokio::sync::OnceCell<Arc<Groups>>,
-    /// Whose turn it is to open a confined worker on a crowded machine.
-    pub openings: Arc<tokio::sync::Mutex<()>>,
+    pub openings: Openings,
 }
 
 impl Parts {
@@ -760,7 +774,7 @@ impl Parts {
             clock,
             memory_kills: out_of_memory::Count::default(),
             groups: tokio::sync::OnceCell::new(),
-            openings: Arc::default(),
+            openings: Openings::default(),
         }
     }
 

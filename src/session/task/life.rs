@@ -35,6 +35,7 @@ use crate::{
         sessions::python_path,
         watching::enclose,
     },
+    turns::Turn,
 };
 
 /// `start` runs the user's `site` and `.pth` files, which may be slow.
@@ -201,9 +202,9 @@ impl Task {
     }
 
     /// Namespaces and mounts are made by the kernel for us, before all sessions that run: where many want to run, one is made at a time.
-    async fn take_turn(&self) -> Option<OwnedMutexGuard<()>> {
+    async fn take_turn(&self) -> Option<(Turn, OwnedMutexGuard<()>)> {
         let waits = self.info.terms.profile.is_confined() && machine::is_crowded();
-        if waits { Some(self.parts.openings.clone().lock_owned().await) } else { None }
+        if waits { Some(self.parts.openings.take(&self.info.owner).await) } else { None }
     }
 
     pub(super) async fn be_enclosed(&mut self) {
@@ -542,7 +543,7 @@ impl Task {
 }
 
 /// The next one begins a while later.
-fn end_turn(turn: Option<OwnedMutexGuard<()>>) {
+fn end_turn(turn: Option<(Turn, OwnedMutexGuard<()>)>) {
     if let Some(turn) = turn {
         crate::event_loop::spawn(async move {
             tokio::time::sleep(CROWDED_PAUSE).await;
