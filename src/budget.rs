@@ -4,9 +4,13 @@
 //! at least an n-th of the bound. What cannot be removed, because it is being written or waited for, is refused when its owner would
 //! then have more than is still free: however many owners take all they can, there is room for another.
 
+mod pool;
+
 use std::{collections::HashMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
+
+pub use pool::{Pool, Taken};
 
 /// How much of something each owner has.
 #[derive(Debug, Default)]

@@ -130,7 +130,12 @@ pub fn to_json(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
 
 /// About how many bytes something has as JSON; of what is large, only that it is.
 pub fn weight(value: &impl Serialize) -> usize {
-    weight::weight(value)
+    weight::weight(value, LARGE_BYTES)
+}
+
+/// The same of all of it.
+pub fn whole_weight(value: &impl Serialize) -> usize {
+    apart(weight(value), || weight::weight(value, usize::MAX))
 }
 
 /// Starts a task.

@@ -14,10 +14,16 @@ pub struct HttpSettings {
     /// Certificate chain and key, both PEM, for TLS of our own.
     pub tls: Option<(PathBuf, PathBuf)>,
     pub connections: usize,
+    /// Connections that have not shown a token.
+    pub strangers: usize,
     /// How long a request's head may take, and how long a connection may be idle.
     pub head_timeout: Duration,
     /// How long a body may stop coming.
     pub body_timeout: Duration,
+    /// How long whoever is answered may take nothing.
+    pub write_timeout: Duration,
+    /// Of bodies and answers under way, of everybody.
+    pub buffer_bytes: usize,
     /// At once, of everybody and of one token.
     pub requests: usize,
     pub requests_per_token: usize,
@@ -37,8 +43,11 @@ impl Default for HttpSettings {
             allowed_hosts: Vec::new(),
             tls: None,
             connections: 256,
+            strangers: 64,
             head_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(30),
+            buffer_bytes: 512 << 20,
             requests: 256,
             requests_per_token: 64,
             streams: 128,
@@ -93,6 +102,8 @@ pub(super) fn http(resolver: &mut Resolver, flags: &HttpFlags) -> Result<HttpSet
         if count == 0 { Err(resolver.invalid(key, "0", "a number from 1 up")) } else { Ok(count) }
     };
     let connections = count("http_connections", |file| file.http_connections, usual.connections)?;
+    let strangers = count("http_strangers", |file| file.http_strangers, usual.strangers)?;
+    let buffer_mb = count("http_buffer_mb", |file| file.http_buffer_mb, usual.buffer_bytes >> 20)?;
     let requests = count("http_requests", |file| file.http_requests, usual.requests)?;
     let requests_per_token =
         count("http_requests_per_token", |file| file.http_requests_per_token, usual.requests_per_token)?;
@@ -114,13 +125,17 @@ pub(super) fn http(resolver: &mut Resolver, flags: &HttpFlags) -> Result<HttpSet
     };
     let head_timeout = seconds("http_head_timeout_s", |file| file.http_head_timeout_s, usual.head_timeout)?;
     let body_timeout = seconds("http_body_timeout_s", |file| file.http_body_timeout_s, usual.body_timeout)?;
+    let write_timeout = seconds("http_write_timeout_s", |file| file.http_write_timeout_s, usual.write_timeout)?;
     Ok(HttpSettings {
         behind_proxy,
         allowed_hosts: hosts.split(',').map(str::trim).filter(|host| !host.is_empty()).map(str::to_owned).collect(),
         tls,
         connections,
+        strangers,
         head_timeout,
         body_timeout,
+        write_timeout,
+        buffer_bytes: buffer_mb.saturating_mul(1 << 20),
         requests,
         requests_per_token,
         streams,

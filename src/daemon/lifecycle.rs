@@ -24,7 +24,6 @@ use crate::{
     config::{Config, Places},
     inherited,
     mcp::tools::Selection,
-    open_files,
     sandbox::share,
     web::{
         door::{Address, Door},
@@ -206,11 +205,12 @@ pub async fn open(run: Run, program: &Path) -> Result<Opened, Error> {
         let tls = http.tls.as_ref().map(|(certificate, key)| tls::acceptor(certificate, key)).transpose()?;
         let at = format!("{}://{host}:{port}", if tls.is_some() { "https" } else { "http" });
         daemon.set_http(at.clone());
-        let limits = listen::Limits { connections: open_files::connections(http.connections), head: http.head_timeout };
+        let limits = listen::Limits { head: http.head_timeout, write: http.write_timeout };
+        let guests = daemon.room.guests.clone();
         let door = Door::new(&daemon, Address { host: &host, port, is_tls: tls.is_some() }, &run.selection);
         let router = router::tcp(&daemon, door, run.selection);
         let stop = daemon.shutdown.clone();
-        servers.push(crate::event_loop::spawn(listen::serve(listener, tls, router, limits, stop)));
+        servers.push(crate::event_loop::spawn(listen::serve(listener, tls, router, (limits, guests), stop)));
         address = Some(at);
     }
     let bridge_path = places.bridge_socket();

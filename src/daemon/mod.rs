@@ -39,7 +39,7 @@ use crate::{
     packages::Packages,
     probe::link::Probes,
     session::{self, Job, Jobs, Parts, Sessions, Unsaved, saved::Store},
-    web::visitors::Visit,
+    web::{room::Room, visitors::Visit},
 };
 
 /// How long somebody who stops the daemon waits for sessions to be saved.
@@ -96,6 +96,8 @@ pub struct Daemon {
     http: Mutex<Option<String>>,
     /// What could not be saved, once the daemon has tried.
     unsaved: watch::Sender<Option<Vec<Unsaved>>>,
+    /// What the HTTP door has room for.
+    pub room: Room,
 }
 
 /// The daemon as `get_status` and `pylair doctor` show it.
@@ -166,6 +168,7 @@ impl Daemon {
         let shutdown = CancellationToken::new();
         crate::event_loop::spawn(frozen.clone().watch(shutdown.clone()));
         Ok(Arc::new(Self {
+            room: Room::new(&config.http, &owner),
             config,
             apps: Apps::new(places.apps(), sessions.parts.clone()),
             places,
@@ -228,7 +231,8 @@ impl Daemon {
     fn budgets(&self, owner: &str) -> Vec<Use> {
         let parts = &self.sessions.parts;
         let jobs = std::iter::once(parts.jobs.usage(owner));
-        jobs.chain(parts.outputs.usage(owner)).chain(self.journal.usage(owner)).collect()
+        let kept = jobs.chain(parts.outputs.usage(owner)).chain(self.journal.usage(owner));
+        kept.chain(self.room.usage(owner)).collect()
     }
 
     pub fn set_http(&self, address: String) {

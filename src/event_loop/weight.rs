@@ -11,21 +11,22 @@ use serde::{
     },
 };
 
-use super::LARGE_BYTES;
-
 /// What a number, a bracket or a name weighs.
 const SMALL: usize = 8;
 
-/// The weight, or `usize::MAX` for what is large.
-pub(super) fn weight(value: &impl Serialize) -> usize {
-    let mut scale = Scale(0);
+/// The weight, or `usize::MAX` for what is more than `most`.
+pub(super) fn weight(value: &impl Serialize, most: usize) -> usize {
+    let mut scale = Scale { weight: 0, most };
     match value.serialize(&mut scale) {
-        Ok(()) => scale.0,
+        Ok(()) => scale.weight,
         Err(Enough) => usize::MAX,
     }
 }
 
-struct Scale(usize);
+struct Scale {
+    weight: usize,
+    most: usize,
+}
 
 /// It is large, or cannot be told.
 #[derive(Debug, thiserror::Error)]
@@ -42,8 +43,8 @@ type Weighed = Result<(), Enough>;
 
 impl Scale {
     fn add(&mut self, bytes: usize) -> Weighed {
-        self.0 = self.0.saturating_add(bytes);
-        if self.0 > LARGE_BYTES { Err(Enough) } else { Ok(()) }
+        self.weight = self.weight.saturating_add(bytes);
+        if self.weight > self.most { Err(Enough) } else { Ok(()) }
     }
 }
 
@@ -203,14 +204,17 @@ impl SerializeMap for &mut Scale {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event_loop::LARGE_BYTES;
 
     #[test]
     fn what_is_large_is_told_from_what_is_not() {
+        let weight = |value: &serde_json::Value| weight(value, LARGE_BYTES);
         let value = |length: usize| serde_json::json!({"a": [1, 2.5, null, true], "b": "x".repeat(length)});
         assert!(weight(&value(100)) < 400);
         assert_eq!(weight(&value(LARGE_BYTES)), usize::MAX);
-        assert_eq!(weight(&vec![0_u8; LARGE_BYTES]), usize::MAX);
+        assert_eq!(weight(&vec![0_u8; LARGE_BYTES].into()), usize::MAX);
         assert_eq!(weight(&serde_json::json!({ "k".repeat(LARGE_BYTES): 1 })), usize::MAX);
-        assert_eq!(weight(&Some(("a", 'b', 1_u8))), 4 * SMALL + 1);
+        assert_eq!(super::weight(&Some(("a", 'b', 1_u8)), usize::MAX), 4 * SMALL + 1);
+        assert!(super::weight(&value(LARGE_BYTES), usize::MAX) > LARGE_BYTES);
     }
 }

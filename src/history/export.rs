@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Cell, Entry, Error, Opened, Subject, everything, html, notebook, record::RESTORED, script};
+use super::{Cell, Entry, Error, Opened, Subject, TURNS, everything, html, notebook, record::RESTORED, script};
 use crate::{journal::Journal, mask::MARK, output::Outputs};
 
 /// Rich values that are put into one file.
@@ -134,6 +134,7 @@ pub(super) fn source(code: &str) -> &str {
 
 /// The session as a file of this format.
 pub async fn export(journal: &Journal, outputs: &Outputs, subject: &Subject, format: Format) -> Result<Export, Error> {
+    let _turn = TURNS.acquire().await;
     let (mut entries, oldest, removed) = everything(journal, subject).await?;
     let mut rolled_back = 0;
     let mut cells = 0;

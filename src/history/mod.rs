@@ -13,6 +13,8 @@ mod script;
 
 use std::{ops::ControlFlow, sync::Arc};
 
+use tokio::sync::Semaphore;
+
 pub use export::{Export, Format, export};
 pub use page::{HistoryPage, page_text};
 pub use record::{Cell, Entry, Happening, Piece};
@@ -35,6 +37,8 @@ const MORE_EVENTS: usize = 2000;
 /// What one export takes from the journal, newest first.
 const MAX_EXPORT_BYTES: usize = 64 << 20;
 const MAX_EXPORT_CELLS: usize = 20_000;
+/// Histories that are read at once, since each may have so many bytes; others wait.
+static TURNS: Semaphore = Semaphore::const_new(3);
 /// Branches of branches that are followed back.
 const MAX_GENERATIONS: usize = 50;
 
@@ -168,6 +172,7 @@ pub async fn page(
     }
     // Hundreds of events are read for a page, each up to as long as it may be.
     event_loop::carry(usize::MAX).await;
+    let _turn = TURNS.acquire().await;
     let mut backwards = Backwards::new(limit, before, MAX_EXPORT_BYTES);
     read(journal, &subject.owner, &subject.handle, None, &mut backwards).await?;
     let removed = removed(journal, subject, &backwards);

@@ -53,6 +53,8 @@ const MAX_RESOURCE_BYTES: usize = 256 << 10;
 /// Longer ones are nobody's.
 const MAX_URI_BYTES: usize = 16 << 10;
 const MAX_ERROR_BYTES: usize = 8 << 10;
+const UNREAD: &str = "answers to this owner that were not read yet take all the room there is for them; read those that are open, then \
+    ask again (get_job has what came of a cell)";
 const DEFAULT_HISTORY: usize = 100;
 const LISTED_FAILURES: usize = 20;
 /// The tools that do the same as prompts and as the resources of failures.
@@ -264,19 +266,22 @@ impl Server {
     /// Does what a request asks for as a task of its own. An answer that is large is sent like one, and errors are no place for
     /// what was sent.
     async fn turn<T>(
-        large: Option<LargeAnswer>,
+        &self,
+        visitor: Option<(LargeAnswer, Arc<str>)>,
         weight: fn(&T) -> usize,
         work: impl Future<Output = Result<T, ErrorData>>,
     ) -> Result<T, ErrorData> {
         let answered = event_loop::watched(async {
-            let answered = work.await;
-            let is_large = |answer: &T| weight(answer) > event_loop::LARGE_BYTES;
-            if large.is_some() && answered.as_ref().is_ok_and(is_large) {
-                large.iter().for_each(LargeAnswer::announce);
+            let answer = work.await?;
+            let Some((large, owner)) = visitor else { return Ok(answer) };
+            let bytes = weight(&answer);
+            if bytes > event_loop::LARGE_BYTES {
+                let held = self.daemon.room.buffers.take(&owner, bytes as u64);
+                large.announce(held.ok_or_else(|| ErrorData::internal_error(UNREAD, None))?);
             }
-            answered
+            Ok(answer)
         });
-        answered.await.map_err(|mut error| {
+        answered.await.map_err(|mut error: ErrorData| {
             let cut = error.message.floor_char_boundary(MAX_ERROR_BYTES);
             if cut < error.message.len() {
                 error.message = format!("{}…", &error.message[..cut]).into();
@@ -285,9 +290,11 @@ impl Server {
         })
     }
 
-    /// How the door is told that the answer to this request is large.
-    fn large_answer(context: &RequestContext<RoleServer>) -> Option<LargeAnswer> {
-        context.extensions.get::<http::request::Parts>()?.extensions.get::<LargeAnswer>().cloned()
+    /// How the door is told that the answer to this request is large, and whom it is for.
+    fn visitor(context: &RequestContext<RoleServer>) -> Option<(LargeAnswer, Arc<str>)> {
+        let extensions = &context.extensions.get::<http::request::Parts>()?.extensions;
+        let Entrance::Tcp(visit) = extensions.get::<Entrance>()? else { return None };
+        Some((extensions.get::<LargeAnswer>()?.clone(), visit.token.owner.clone()))
     }
 
     fn read_output(&self, uri: &str, job: &str, query: &str) -> Result<String, ErrorData> {
@@ -553,10 +560,10 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let weight = |answer: &CallToolResponse| match answer {
-            CallToolResponse::Complete(result) => event_loop::weight(result),
+            CallToolResponse::Complete(result) => event_loop::whole_weight(result),
             _ => 0,
         };
-        Self::turn(Self::large_answer(&context), weight, self.call(request, context)).await
+        self.turn(Self::visitor(&context), weight, self.call(request, context)).await
     }
 
     async fn get_task(
@@ -566,7 +573,7 @@ impl ServerHandler for Server {
     ) -> Result<GetTaskResult, ErrorData> {
         let manager = self.daemon.tasks.of(&self.caller(&context)?.owner, &request.task_id)?;
         let task = async { Ok(GetTaskResult::new(manager.get_task(&request.task_id)?)) };
-        Self::turn(Self::large_answer(&context), event_loop::weight, task).await
+        self.turn(Self::visitor(&context), event_loop::whole_weight, task).await
     }
 
     async fn update_task(
@@ -603,17 +610,17 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
         let caller = self.caller_who_may(&context, PROMPTS)?;
-        let large = Self::large_answer(&context);
+        let visitor = Self::visitor(&context);
         let written = async {
             let arguments = request.arguments.unwrap_or_default();
             event_loop::carry(event_loop::weight(&arguments)).await;
             Ok(prompts::get(&self.daemon, &caller, &request.name, &arguments).await?.into())
         };
         let weight = |answer: &GetPromptResponse| match answer {
-            GetPromptResponse::Complete(result) => event_loop::weight(result),
+            GetPromptResponse::Complete(result) => event_loop::whole_weight(result),
             _ => 0,
         };
-        Self::turn(large, weight, Box::pin(written)).await
+        self.turn(visitor, weight, Box::pin(written)).await
     }
 
     async fn list_resources(
@@ -684,11 +691,10 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let weight = |answer: &ReadResourceResponse| match answer {
-            ReadResourceResponse::Complete(result) => event_loop::weight(result),
+            ReadResourceResponse::Complete(result) => event_loop::whole_weight(result),
             _ => 0,
         };
-        let large = Self::large_answer(&context);
-        Self::turn(large, weight, Box::pin(self.read(request.uri, context))).await
+        self.turn(Self::visitor(&context), weight, Box::pin(self.read(request.uri, context))).await
     }
 }
 

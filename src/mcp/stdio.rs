@@ -13,7 +13,7 @@ use std::{
     },
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -45,6 +45,10 @@ const MAX_LINE_BYTES: usize = 72 << 20;
 /// Shorter than clients wait for our end before they kill us.
 const LINGER: Duration = Duration::from_secs(1);
 const READ_BYTES: usize = 64 << 10;
+/// As much as may wait for a client that does not read.
+const MAX_UNREAD_BYTES: usize = 32 << 20;
+/// Requests of one client at once.
+const MAX_PENDING: usize = 512;
 
 /// A pipe or socket end that is read and written without blocking, and without telling the other holders of it.
 #[derive(Debug)]
@@ -114,6 +118,26 @@ struct Shared {
     answers: Notify,
     closed: AtomicBool,
     stop: CancellationToken,
+    /// Bytes that the client has not taken yet.
+    unread: AtomicUsize,
+    taken: Notify,
+}
+
+/// Bytes of a message that waits to be written.
+struct Unread<'a>(&'a Shared, usize);
+
+impl<'a> Unread<'a> {
+    fn new(shared: &'a Shared, bytes: usize) -> Self {
+        shared.unread.fetch_add(bytes, Ordering::AcqRel);
+        Self(shared, bytes)
+    }
+}
+
+impl Drop for Unread<'_> {
+    fn drop(&mut self) {
+        self.0.unread.fetch_sub(self.1, Ordering::AcqRel);
+        self.0.taken.notify_waiters();
+    }
 }
 
 /// The transport of one client.
@@ -163,6 +187,8 @@ impl Stdio {
                 answers: Notify::new(),
                 closed: AtomicBool::new(false),
                 stop: origin.stop.clone(),
+                unread: AtomicUsize::new(0),
+                taken: Notify::new(),
             }),
             buffer: BytesMut::with_capacity(READ_BYTES),
             chunk: vec![0; READ_BYTES].into(),
@@ -241,6 +267,21 @@ impl Stdio {
         }
     }
 
+    /// A client that does not read is not listened to either, so that what waits for it stays within bounds. Cancel-safe.
+    async fn until_read(&self) {
+        loop {
+            let mut taken = std::pin::pin!(self.shared.taken.notified());
+            taken.as_mut().enable();
+            if self.shared.unread.load(Ordering::Acquire) <= MAX_UNREAD_BYTES {
+                return;
+            }
+            tokio::select! {
+                () = taken => {}
+                () = self.stop.cancelled() => return,
+            }
+        }
+    }
+
     fn note_partial(&mut self, partial: bool) {
         if partial == self.partial_noted {
             return;
@@ -262,6 +303,11 @@ impl Stdio {
         match message {
             JsonRpcMessage::Request(request) => {
                 self.introduced = true;
+                if self.shared.pending.lock().expect("no panic while locked").len() >= MAX_PENDING {
+                    let message = format!("{MAX_PENDING} requests are being answered; wait for some of them");
+                    self.refuse(Some(request.id.clone()), ErrorData::invalid_request(message, None)).await;
+                    return false;
+                }
                 let fresh = self.shared.pending.lock().expect("no panic while locked").insert(request.id.clone());
                 if !fresh {
                     let message = "a request with this id is still being answered";
@@ -305,6 +351,7 @@ impl Shared {
         }
         let mut line = event_loop::to_json(message)?;
         line.push(b'\n');
+        let _unread = Unread::new(self, line.len());
         let _turn = self.writing.lock().await;
         let mut rest = line.as_slice();
         let mut noted = false;
@@ -358,6 +405,7 @@ impl Transport<RoleServer> for Stdio {
 
     async fn receive(&mut self) -> Option<ClientJsonRpcMessage> {
         loop {
+            self.until_read().await;
             let Some(line) = self.line().await else {
                 self.gone.store(true, Ordering::Release);
                 self.last_answers().await;

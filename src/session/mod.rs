@@ -40,7 +40,7 @@ pub use error::Error;
 pub use job::{Execution, Job, Jobs, Late, OnTimeout, Outcome, Shown, Variables};
 pub use keeping::{SaveReport, stopped_status};
 pub use leaving::Unsaved;
-pub use report::{Display, Report, cut_middle, file_uri, mime_of, output_uri};
+pub use report::{Display, MAX_CHARS, Report, cut_middle, file_uri, mime_of, output_uri};
 pub use sessions::Sessions;
 pub(crate) use sessions::new_handle;
 

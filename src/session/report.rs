@@ -10,6 +10,9 @@ use crate::{
     probe::wire::{MadeFile, Raised},
 };
 
+/// The most characters that a caller may ask to see.
+pub const MAX_CHARS: usize = 1_000_000;
+
 /// The structured outcome of an execution.
 #[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Report {
@@ -193,6 +196,13 @@ impl Report {
             notes,
             late_output: late.map(|(_, excerpt)| excerpt.merged.text),
         }
+    }
+
+    /// How many bytes it has at most, about.
+    pub fn most_bytes(job: &Job, execution: &Execution, max_chars: usize) -> usize {
+        let error = execution.error.as_ref().map_or(0, |error| error.message.len() + error.traceback.len());
+        let told = execution.result.as_ref().map_or(0, String::len) + error;
+        (job.capture.bytes() + told).min(4 * max_chars) + 1024
     }
 
     /// About how many bytes its texts have.

@@ -18,6 +18,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::{door::MAX_BODY_BYTES, load::Json, router::Entrance, unique::Unique, visitors::Visit};
 use crate::{
     audit::Pending,
+    budget::{Pool, Taken},
     caller::{Caller, DefaultSession, Scope, client_name},
     config::seconds,
     daemon::{
@@ -277,6 +278,10 @@ async fn execute(
     raw: Bytes,
 ) -> Result<Response, ApiError> {
     let body: ExecuteBody = parse(&raw)?;
+    let room = match &entrance {
+        Entrance::Tcp(visit) => Some((daemon.room.buffers.clone(), visit.token.owner.clone())),
+        Entrance::Unix(_) => None,
+    };
     let client = body.from.client.as_deref().map(client_name);
     let caller = match &body.target {
         Some(_) => caller_with_target(&daemon, entrance, body.from).await,
@@ -307,35 +312,58 @@ async fn execute(
             return Err(error.into());
         }
     };
-    let max_chars = body.max_chars.unwrap_or(daemon.config.max_chars);
+    let max_chars = body.max_chars.unwrap_or(daemon.config.max_chars).min(session::MAX_CHARS);
     let (lines, receiver) = mpsc::channel(16);
+    let lines = Lines { lines, room };
     let hold = daemon.hold(Holder::Request);
     crate::event_loop::spawn(async move {
         // A reader that goes away leaves the job behind; nothing else depends on this task.
-        let _unheard = stream(&job, notes, max_chars, lines).await;
+        let _unheard = stream(&job, notes, max_chars, &lines).await;
         record.end(job.execution().map_or("running", |execution| execution.outcome.as_str()), None);
         drop(hold);
     });
-    let body = Body::from_stream(ReceiverStream::new(receiver).map(Ok::<_, Infallible>));
+    let body = Body::from_stream(ReceiverStream::new(receiver).map(|(line, _held)| Ok::<_, Infallible>(line)));
     Ok(([("content-type", "application/x-ndjson")], body).into_response())
 }
 
-async fn stream(
-    job: &Job,
-    notes: Vec<String>,
-    max_chars: usize,
-    lines: mpsc::Sender<Bytes>,
-) -> Result<(), mpsc::error::SendError<Bytes>> {
-    let encode = |line: &Line| {
-        let mut bytes = event_loop::to_json(line).unwrap_or_default();
-        bytes.push(b'\n');
-        Bytes::from(bytes)
-    };
-    lines.send(encode(&Line::Job { job: job.id.clone(), session: job.session.to_string() })).await?;
+/// The answer to `/api/execute` on its way. Over TCP its lines wait until there is room for them.
+struct Lines {
+    lines: mpsc::Sender<(Bytes, Option<Taken>)>,
+    room: Option<(Arc<Pool>, Arc<str>)>,
+}
+
+/// Nobody reads any more.
+struct Unheard;
+
+impl Lines {
+    async fn make_room(&self, bytes: usize) -> Result<Option<Taken>, Unheard> {
+        let Some((pool, owner)) = &self.room else { return Ok(None) };
+        tokio::select! {
+            biased;
+            taken = pool.wait(owner, bytes as u64) => Ok(Some(taken)),
+            () = self.lines.closed() => Err(Unheard),
+        }
+    }
+
+    async fn send(&self, line: &Line) -> Result<(), Unheard> {
+        let line = encode(line);
+        let held = self.make_room(line.len()).await?;
+        self.lines.send((line, held)).await.map_err(|_| Unheard)
+    }
+}
+
+fn encode(line: &Line) -> Bytes {
+    let mut bytes = event_loop::to_json(line).unwrap_or_default();
+    bytes.push(b'\n');
+    Bytes::from(bytes)
+}
+
+async fn stream(job: &Job, notes: Vec<String>, max_chars: usize, lines: &Lines) -> Result<(), Unheard> {
+    lines.send(&Line::Job { job: job.id.clone(), session: job.session.to_string() }).await?;
     if let Some(late) = &job.late {
         let text = format!("[late output, printed after cell {} had ended]\n", late.after_cell);
-        lines.send(encode(&Line::Output { stream: Stream::Stderr, text })).await?;
-        send_new(&late.capture, &mut crate::output::Cursor::default(), &lines, &encode).await?;
+        lines.send(&Line::Output { stream: Stream::Stderr, text }).await?;
+        send_new(&late.capture, &mut crate::output::Cursor::default(), lines).await?;
     }
     let mut cursor = crate::output::Cursor::default();
     let ended = job.ended();
@@ -343,34 +371,35 @@ async fn stream(
     let execution = loop {
         tokio::select! {
             execution = &mut ended => break execution,
-            () = job.capture.readable(cursor) => send_new(&job.capture, &mut cursor, &lines, &encode).await?,
-            () = lines.closed() => return Ok(()),
+            () = job.capture.readable(cursor) => send_new(&job.capture, &mut cursor, lines).await?,
+            () = lines.lines.closed() => return Ok(()),
         }
     };
-    send_new(&job.capture, &mut cursor, &lines, &encode).await?;
+    send_new(&job.capture, &mut cursor, lines).await?;
+    // Before it is made: it may be the largest of them all.
+    let held = lines.make_room(Report::most_bytes(job, &execution, max_chars)).await?;
     let mut report = Report::new(job, Some(&execution), max_chars);
     report.notes.splice(0..0, notes);
-    lines.send(encode(&Line::Report(Box::new(report)))).await
+    lines.lines.send((encode(&Line::Report(Box::new(report))), held)).await.map_err(|_| Unheard)
 }
 
 async fn send_new(
     capture: &crate::output::Capture,
     cursor: &mut crate::output::Cursor,
-    lines: &mpsc::Sender<Bytes>,
-    encode: &impl Fn(&Line) -> Bytes,
-) -> Result<(), mpsc::error::SendError<Bytes>> {
+    lines: &Lines,
+) -> Result<(), Unheard> {
     loop {
         let read = capture.read_from(*cursor);
         *cursor = read.cursor;
         if read.skipped_bytes > 0 {
             let text = format!("[{} bytes were not kept]\n", read.skipped_bytes);
-            lines.send(encode(&Line::Output { stream: Stream::Stderr, text })).await?;
+            lines.send(&Line::Output { stream: Stream::Stderr, text }).await?;
         }
         if read.parts.is_empty() {
             return Ok(());
         }
         for (stream, text) in read.parts {
-            lines.send(encode(&Line::Output { stream, text })).await?;
+            lines.send(&Line::Output { stream, text }).await?;
         }
     }
 }

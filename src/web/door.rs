@@ -1,27 +1,20 @@
 //! The TCP door: who is let in, by Host, Origin and token, and how much may come in. `router` puts it in front of everything but
 //! `/health`, `/docs` and `/openapi.json`; what a call may do is settled in `rights`.
 
-use std::{
-    net::IpAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use axum::{
-    body::{Body, Bytes, HttpBody},
+    body::{Body, HttpBody},
     extract::{Request, State},
     http::{HeaderMap, HeaderValue, Method, StatusCode, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use futures::{Stream, StreamExt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
     api::Failure,
+    bodies::{Fate, Held, Incoming, Outgoing},
+    guests::Guest,
     pages::{check_names, is_formlike, names},
     router::{Entrance, Remote},
     visitors::{Token, Visit, Visitors},
@@ -31,6 +24,7 @@ use crate::{
     caller::{Caller, Credential, DefaultSession, own_owner},
     config::HttpSettings,
     daemon::Daemon,
+    event_loop,
     mcp::tools::Selection,
     rights,
 };
@@ -39,8 +33,6 @@ use crate::{
 const MAX_HEAD_BYTES: usize = 32 << 10;
 /// Bodies up to the longest code we take, escapes included. Uploads have a limit of their own.
 pub const MAX_BODY_BYTES: usize = 72 << 20;
-/// After a while a body has to come faster than this, in bytes a second.
-const SLOWEST_BODY: u64 = 1024;
 /// How often the tokens are looked at besides.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The longest error that is put into our shape.
@@ -190,6 +182,11 @@ impl Door {
                 "send `Authorization: Bearer TOKEN`; the owner's token is in the file `data/token`, `pylair token add` makes others",
             ));
         };
+        let guest = request.extensions().get::<Arc<Guest>>();
+        if guest.is_some_and(|guest| guest.introduce(&token.owner).is_err()) {
+            let message = "the owner of this token has as many connections open as this server takes";
+            return Err(Refusal::too_many(message, Duration::from_secs(1)));
+        }
         let credential = Arc::new(Credential { token: token.name.clone(), peer });
         Ok(Visit { token, credential })
     }
@@ -218,22 +215,22 @@ impl Door {
     }
 
     /// Room for this request, to be held until its answer is sent.
-    fn make_room(&self, token: &Token, is_stream: bool) -> Result<[OwnedSemaphorePermit; 2], Refusal> {
+    fn make_room(&self, token: &Token, is_stream: bool, request: &Request) -> Result<Held, Refusal> {
+        let full = |message| Refusal::too_many(message, Duration::from_secs(1));
         if let Some(wait) = token.too_fast(self.settings.rate) {
             return Err(Refusal::too_many("this token sends too many requests", wait));
         }
-        let (own, all) = if is_stream {
-            (&token.streams, &self.visitors.streams)
-        } else {
-            (&token.requests, &self.visitors.requests)
-        };
-        let take = |room: &Arc<Semaphore>, message| {
-            room.clone().try_acquire_owned().map_err(|_| Refusal::too_many(message, Duration::from_secs(1)))
-        };
-        Ok([
-            take(own, "this token has as many requests or streams open as it may")?,
-            take(all, "as many requests or streams are open as this server takes")?,
-        ])
+        let room = &self.daemon.room;
+        let (own, all) = if is_stream { (&token.streams, &room.streams) } else { (&token.requests, &room.requests) };
+        let permit = own.clone().try_acquire_owned();
+        let permit = permit.map_err(|_| full("this token has as many requests or streams open as it may"))?;
+        let place = all.take(&token.owner, 1);
+        let place = place.ok_or_else(|| full("as many requests or streams are open as this server takes"))?;
+        // What is uploaded is written to disk as it comes.
+        let is_kept = !request.uri().path().starts_with("/files/");
+        let body = Incoming::new(is_kept.then(|| room.buffers.take(&token.owner, 0)).flatten());
+        let asking = request.extensions().get::<Arc<Guest>>().map(Guest::ask);
+        Ok(Held::new(permit, place, asking, body))
     }
 }
 
@@ -256,8 +253,8 @@ pub async fn check(State(door): State<Arc<Door>>, mut request: Request, next: Ne
     }
     let is_stream =
         method == Method::GET && (path.starts_with("/mcp") || matches!(&*path, "/api/events" | "/api/failures/events"));
-    let room = match door.make_room(&visit.token, is_stream) {
-        Ok(room) => room,
+    let held = match door.make_room(&visit.token, is_stream, &request) {
+        Ok(held) => held,
         Err(refusal) => return refusal.into_response(),
     };
     let length = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
@@ -266,16 +263,34 @@ pub async fn check(State(door): State<Arc<Door>>, mut request: Request, next: Ne
         return Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", &message, "send less, or upload a file")
             .into_response();
     }
-    let is_slow = Arc::new(AtomicBool::new(false));
-    request = request.map(|body| in_time(body, door.settings.body_timeout, is_slow.clone()));
+    let body = held.body.clone();
+    request = request.map(|incoming| body.within(incoming, door.settings.body_timeout));
     let token = visit.token.clone();
     request.extensions_mut().insert(Entrance::Tcp(visit));
     let response = next.run(request).await;
-    if is_slow.load(Ordering::Relaxed) {
-        let message = "the body of this request did not come in time";
-        return Refusal::new(StatusCode::REQUEST_TIMEOUT, "too_slow", message, "send it again").into_response();
+    match held.body.fate() {
+        Fate::Well => {}
+        Fate::TooSlow => {
+            let message = "the body of this request did not come in time";
+            return Refusal::new(StatusCode::REQUEST_TIMEOUT, "too_slow", message, "send it again").into_response();
+        }
+        Fate::TooMuch => return too_much("more is being sent by this owner than this server has room for"),
     }
-    response.map(|body| while_welcome(body, &token, room))
+    let size = response.body().size_hint().exact().unwrap_or_default();
+    let mut waiting = None;
+    if size > event_loop::LARGE_BYTES as u64 {
+        waiting = door.daemon.room.buffers.take(&token.owner, size);
+        if waiting.is_none() {
+            return too_much("answers to this owner that were not read yet take all the room there is for them");
+        }
+    }
+    response.map(|body| Body::new(Outgoing::new(body, &token, waiting, held)))
+}
+
+fn too_much(message: &str) -> Response {
+    let hint = "read the answers that are open, or send less at once, and ask again";
+    let refusal = Refusal::too_many(message, Duration::from_secs(1));
+    Refusal { hint: hint.to_owned(), ..refusal }.into_response()
 }
 
 /// Who asks, for records: the other end, and behind a proxy whom that says it asks for.
@@ -296,74 +311,6 @@ fn denied(audit: &Audit, request: &Request, peer: &str, reason: &str) {
         reason: Some(reason.to_owned()),
         ..Line::new(What::Denied)
     });
-}
-
-/// A body that may not stop coming for long.
-fn in_time(body: Body, limit: Duration, is_slow: Arc<AtomicBool>) -> Body {
-    if body.is_end_stream() {
-        return body;
-    }
-    let started = Instant::now();
-    let chunks = body.into_data_stream();
-    let stream = futures::stream::unfold((chunks, 0_u64, false), move |(mut chunks, bytes, is_over)| {
-        let is_slow = is_slow.clone();
-        async move {
-            if is_over {
-                return None;
-            }
-            let too_slow = || {
-                is_slow.store(true, Ordering::Relaxed);
-                Err(axum::Error::new(std::io::Error::from(std::io::ErrorKind::TimedOut)))
-            };
-            let Ok(next) = tokio::time::timeout(limit, chunks.next()).await else {
-                return Some((too_slow(), (chunks, bytes, true)));
-            };
-            let bytes = bytes + next.as_ref().and_then(|next| next.as_ref().ok()).map_or(0, |chunk| chunk.len() as u64);
-            let late = started.elapsed().saturating_sub(limit).as_secs();
-            if bytes < late * SLOWEST_BODY {
-                return Some((too_slow(), (chunks, bytes, true)));
-            }
-            next.map(|next: Result<Bytes, axum::Error>| (next, (chunks, bytes, false)))
-        }
-    });
-    Body::from_stream(stream)
-}
-
-/// An answer that ends when its token does, and gives its room back when it is over.
-fn while_welcome(body: Body, token: &Token, room: [OwnedSemaphorePermit; 2]) -> Body {
-    // What is whole already is as good as sent.
-    if body.size_hint().exact().is_some() {
-        return body;
-    }
-    let over = token.revoked.clone().cancelled_owned();
-    let expires = token.expires.map(|expires| {
-        let left = expires.duration_since(jiff::Timestamp::now());
-        tokio::time::sleep(left.unsigned_abs().min(Duration::from_hours(24 * 365)))
-    });
-    let welcome_ends = async move {
-        match expires {
-            Some(expires) => tokio::select! { () = over => {}, () = expires => {} },
-            None => over.await,
-        }
-    };
-    let chunks = Box::pin(body.into_data_stream().take_until(Box::pin(welcome_ends)));
-    Body::from_stream(Holding { chunks, _room: room })
-}
-
-struct Holding<S> {
-    chunks: S,
-    _room: [OwnedSemaphorePermit; 2],
-}
-
-impl<S: Stream + Unpin> Stream for Holding<S> {
-    type Item = S::Item;
-
-    fn poll_next(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<S::Item>> {
-        self.chunks.poll_next_unpin(context)
-    }
 }
 
 /// There is nothing at this address.

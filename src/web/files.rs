@@ -39,6 +39,8 @@ use crate::{
 
 /// As much as is written at once.
 const CHUNK_BYTES: usize = 1 << 20;
+/// As much as is read at once of a file that somebody takes at his own pace.
+const DOWNLOAD_BYTES: usize = 256 << 10;
 /// As many files as one form may have.
 const MAX_FILES: usize = 1000;
 
@@ -339,7 +341,7 @@ async fn download(
     let mut file = tokio::fs::File::from_std(file);
     let failed = |source| Error::Io { what: "read", path: path.clone(), source };
     file.seek(SeekFrom::Start(start)).await.map_err(failed)?;
-    let chunks = ReaderStream::with_capacity(file.take(end - start), CHUNK_BYTES);
+    let chunks = ReaderStream::with_capacity(file.take(end - start), DOWNLOAD_BYTES);
     // A file that shrinks meanwhile ends the connection early, which is how the client learns of it.
     let body = Body::from_stream(chunks.inspect(move |_| _ = &hold));
     let mut response = (status, body).into_response();

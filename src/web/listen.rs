@@ -1,5 +1,5 @@
-//! The TCP door's connections, plain or with TLS: so many at once, and each has to say what it wants in time. Called by
-//! `daemon::lifecycle`; the Unix door is for our own user and has no such limits.
+//! The TCP door's connections, plain or with TLS: each has to say what it wants in time, and to take what it is answered. How many
+//! there are is settled in `guests`. Called by `daemon::lifecycle`; the Unix door is for our own user and has no such limits.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -16,13 +16,16 @@ use hyper_util::{
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
-    sync::Semaphore,
+    net::TcpListener,
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::router::Remote;
+use super::{
+    guests::{Guest, Guests},
+    patient::Patient,
+    router::Remote,
+};
 use crate::event_loop::watched;
 
 /// What hyper holds of a head and of a body at once.
@@ -33,9 +36,10 @@ const LINGER: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    pub connections: usize,
     /// How long a handshake or a request's head may take, and how long a connection may be idle.
     pub head: Duration,
+    /// How long somebody may take nothing of what he is sent.
+    pub write: Duration,
 }
 
 /// Serves until told to stop, then until open requests have ended.
@@ -43,24 +47,26 @@ pub async fn serve(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
     router: Router,
-    limits: Limits,
+    (limits, guests): (Limits, Arc<Guests>),
     stop: CancellationToken,
 ) {
-    let room = Arc::new(Semaphore::new(limits.connections));
     let connections = TaskTracker::new();
     loop {
-        // Those beyond the limit wait to be accepted, which costs us nothing.
-        let next = async { (room.clone().acquire_owned().await, listener.accept().await) };
-        let (permit, accepted) = tokio::select! {
+        let accepted = tokio::select! {
             () = stop.cancelled() => break,
-            next = next => next,
+            accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, peer)) => {
+            Ok((stream, address)) => {
+                let guest = guests.arrive(address.ip());
+                let stream = Patient::new(stream, limits.write);
+                let peer = Peer { address, guest: guest.clone() };
                 let connection = welcome((stream, peer), tls.clone(), router.clone(), limits, stop.clone());
                 connections.spawn(watched(async move {
-                    connection.await;
-                    drop(permit);
+                    tokio::select! {
+                        () = connection => {}
+                        () = guest.leave.cancelled() => {}
+                    }
                 }));
             }
             Err(error) => {
@@ -74,17 +80,22 @@ pub async fn serve(
     connections.wait().await;
 }
 
+/// Who is at the other end.
+#[derive(Clone)]
+struct Peer {
+    address: SocketAddr,
+    guest: Arc<Guest>,
+}
+
 async fn welcome(
-    (stream, peer): (TcpStream, SocketAddr),
+    (stream, peer): (Patient, Peer),
     tls: Option<TlsAcceptor>,
     router: Router,
     limits: Limits,
     stop: CancellationToken,
 ) {
-    // Answers are small and somebody waits for each.
-    let _slower = stream.set_nodelay(true);
     let Some(tls) = tls else { return converse(stream, peer, router, limits, stop).await };
-    let mut first = [0];
+    let (mut first, address) = ([0], peer.address);
     match tokio::time::timeout(limits.head, stream.peek(&mut first)).await {
         // No TLS record begins with a letter, and every plain request does.
         Ok(Ok(1)) if first[0].is_ascii_alphabetic() => return refuse(stream, limits, &PLAIN).await,
@@ -93,8 +104,8 @@ async fn welcome(
     }
     match tokio::time::timeout(limits.head, tls.accept(stream)).await {
         Ok(Ok(stream)) => converse(stream, peer, router, limits, stop).await,
-        Ok(Err(error)) => tracing::debug!(%error, %peer, "a TLS handshake failed"),
-        Err(_) => tracing::debug!(%peer, "a TLS handshake took too long"),
+        Ok(Err(error)) => tracing::debug!(%error, peer = %address, "a TLS handshake failed"),
+        Err(_) => tracing::debug!(peer = %address, "a TLS handshake took too long"),
     }
 }
 
@@ -144,13 +155,14 @@ async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, limits: Limits
     let _unheard = tokio::time::timeout(limits.head.min(LINGER), tell).await;
 }
 
-async fn converse<S>(stream: S, peer: SocketAddr, router: Router, limits: Limits, stop: CancellationToken)
+async fn converse<S>(stream: S, peer: Peer, router: Router, limits: Limits, stop: CancellationToken)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(Remote(peer));
+        request.extensions_mut().insert(Remote(peer.address));
+        request.extensions_mut().insert(peer.guest.clone());
         // In a box, so that the connection can be taken apart when it has ended.
         Box::pin(router.call(request))
     });
@@ -178,23 +190,38 @@ where
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use tokio::net::TcpStream;
 
-    #[tokio::test]
-    async fn one_that_does_not_say_what_it_wants_makes_room_for_the_next() {
+    use super::*;
+    use crate::budget::Pool;
+
+    const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+
+    /// A server that has room for so many strangers, its address, and what ends it.
+    async fn server(strangers: usize, head: Duration) -> (SocketAddr, CancellationToken, tokio::task::JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
         let router = Router::new().route("/", axum::routing::get(|| async { "here" }));
-        let limits = Limits { connections: 1, head: Duration::from_millis(100) };
-        let serving = crate::event_loop::spawn(serve(listener, None, router, limits, stop.clone()));
+        let guests = Guests::new(strangers, Pool::new("connections", 10, &"me".into()));
+        let limits = Limits { head, write: Duration::from_secs(60) };
+        let serving = crate::event_loop::spawn(serve(listener, None, router, (limits, guests), stop.clone()));
+        (address, stop, serving)
+    }
+
+    async fn ask(address: SocketAddr) -> String {
+        let mut connection = TcpStream::connect(address).await.unwrap();
+        connection.write_all(REQUEST).await.unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn one_that_does_not_say_what_it_wants_is_told_so_and_one_that_says_nothing_is_not() {
+        let (address, stop, serving) = server(10, Duration::from_millis(100)).await;
         let mut slow = TcpStream::connect(address).await.unwrap();
         slow.write_all(b"GET / HT").await.unwrap();
-        let mut next = TcpStream::connect(address).await.unwrap();
-        next.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
-        let mut answer = String::new();
-        next.read_to_string(&mut answer).await.unwrap();
-        assert!(answer.ends_with("here"), "{answer}");
         let mut nothing = Vec::new();
         let _reset = slow.read_to_end(&mut nothing).await;
         assert!(nothing.starts_with(b"HTTP/1.1 408 Request Timeout\r\n"), "{}", String::from_utf8_lossy(&nothing));
@@ -202,6 +229,24 @@ mod tests {
         let mut silence = Vec::new();
         idle.read_to_end(&mut silence).await.unwrap();
         assert_eq!(silence, b"");
+        stop.cancel();
+        serving.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn many_that_say_nothing_do_not_keep_out_one_that_does() {
+        let (address, stop, serving) = server(4, Duration::from_secs(60)).await;
+        let mut silent = Vec::new();
+        for _ in 0..100 {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let answer = ask(address).await;
+        assert!(answer.ends_with("here"), "{answer}");
+        // The first of them had to make room.
+        let mut nothing = Vec::new();
+        let _reset = silent[0].read_to_end(&mut nothing).await;
+        assert_eq!(nothing, b"");
+        drop(silent);
         stop.cancel();
         serving.await.unwrap();
     }

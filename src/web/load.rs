@@ -3,7 +3,7 @@
 use std::{
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll},
@@ -19,15 +19,25 @@ use axum::{
 use hyper::body::{Frame, SizeHint};
 use serde::Serialize;
 
-use crate::event_loop::{self, LARGE_BYTES, Load, apart};
+use crate::{
+    budget::Taken,
+    event_loop::{self, LARGE_BYTES, Load, apart},
+};
 
-/// Said of an answer that is made elsewhere and becomes bytes only when it is sent.
+/// Said of an answer that is made elsewhere and becomes bytes only when it is sent, with the room it takes until then.
 #[derive(Debug, Clone, Default)]
-pub struct LargeAnswer(Arc<AtomicBool>);
+pub struct LargeAnswer(Arc<Announcement>);
+
+#[derive(Debug, Default)]
+struct Announcement {
+    is_made: AtomicBool,
+    held: Mutex<Option<Taken>>,
+}
 
 impl LargeAnswer {
-    pub fn announce(&self) {
-        self.0.store(true, Ordering::Relaxed);
+    pub fn announce(&self, held: Taken) {
+        *self.0.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
+        self.0.is_made.store(true, Ordering::Relaxed);
     }
 }
 
@@ -93,7 +103,7 @@ impl HttpBody for Announced {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let bytes = if self.answer.0.load(Ordering::Relaxed) { usize::MAX } else { 0 };
+        let bytes = if self.answer.0.is_made.load(Ordering::Relaxed) { usize::MAX } else { 0 };
         apart(bytes, || Pin::new(&mut self.body).poll_frame(context))
     }
 
@@ -103,6 +113,13 @@ impl HttpBody for Announced {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        // Whoever made it may remember it for longer than it takes room.
+        self.answer.0.held.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 }
 

@@ -6,16 +6,20 @@
 //! loopback TCP for everybody with the token.
 
 pub mod api;
+mod bodies;
 pub mod door;
 mod failures;
 mod files;
 mod form;
+pub mod guests;
 pub mod listen;
 pub mod load;
 mod mcp_sessions;
 mod openapi;
 mod pages;
+mod patient;
 mod problem;
+pub mod room;
 pub mod router;
 pub mod tls;
 pub mod token;

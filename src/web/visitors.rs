@@ -148,9 +148,6 @@ pub struct Visitors {
     uses: PathBuf,
     settings: HttpSettings,
     owner: Arc<str>,
-    /// All requests and all streams together.
-    pub requests: Arc<Semaphore>,
-    pub streams: Arc<Semaphore>,
     /// A std mutex: held for a few comparisons, and for reading two small files when they have changed.
     known: Mutex<Known>,
 }
@@ -162,8 +159,6 @@ impl Visitors {
             uses: places.token_uses(),
             settings: settings.clone(),
             owner: own_owner().into(),
-            requests: Arc::new(Semaphore::new(settings.requests)),
-            streams: Arc::new(Semaphore::new(settings.streams)),
             known: Mutex::default(),
         }
     }
@@ -284,7 +279,7 @@ impl Visitors {
 }
 
 /// Who has a whole IPv6 network has all its addresses.
-fn network(peer: IpAddr) -> IpAddr {
+pub(super) fn network(peer: IpAddr) -> IpAddr {
     match peer {
         IpAddr::V6(address) => address.to_ipv4_mapped().map_or_else(
             || {

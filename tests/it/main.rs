@@ -49,6 +49,7 @@ mod look;
 mod output;
 mod packages;
 mod planted;
+mod readers;
 mod repl;
 mod sandbox;
 mod saving;

@@ -20,14 +20,12 @@ use crate::{
     hash::hex,
     mcp::{render, server::Call},
     sandbox::Wish,
-    session::{self as core, Job, OnTimeout, OpenOptions, Report, RestartMode, Work, literal},
+    session::{self as core, Job, MAX_CHARS, OnTimeout, OpenOptions, Report, RestartMode, Work, literal},
 };
 
 /// At most this often a client is told about progress.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 const MAX_PROGRESS_CHARS: usize = 400;
-/// The most a caller may ask to see.
-const MAX_CHARS: usize = 1_000_000;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
