@@ -31,7 +31,11 @@ def _collect(*, before: Hook | None = None, after_in_child: Hook | None = None, 
 
 def _run(hooks: list[Hook]) -> None:
     for hook in hooks:
-        hook()
+        try:
+            hook()
+        except BaseException:
+            # As the interpreter has it: the others run all the same. What it uses may have been replaced by the program.
+            continue
 
 
 _register(

@@ -153,8 +153,7 @@ class Names:
         if later.ids == self.ids and later.names == self.names:
             done["new"] = done["changed"] = done["removed"] = []
             return
-        before = dict(zip(self.names, self.ids))
-        after = dict(zip(later.names, later.ids))
+        before, after = self._by_name(), later._by_name()
         touched = _visible(name for name, _ in after.items() - before.items())
         lists = {
             "new": [name for name in touched if name not in before],
@@ -168,8 +167,13 @@ class Names:
             done[key] = names
 
 
-def _visible(names: Iterable[Any]) -> list[str]:
-    return sorted(name for name in names if isinstance(name, str) and not name.startswith("_"))
+    def _by_name(self) -> dict[str, int]:
+        # A key of another class may have a `__hash__` and an `__eq__` of the program's.
+        return {name: number for name, number in zip(self.names, self.ids) if type(name) is str}
+
+
+def _visible(names: Iterable[str]) -> list[str]:
+    return sorted(name for name in names if not name.startswith("_"))
 
 
 def place_result(done: dict[str, Any], max_chars: int = MAX_RESULT_CHARS) -> bytes:

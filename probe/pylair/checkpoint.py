@@ -10,16 +10,17 @@ from __future__ import annotations
 import _thread
 import gc
 import os
+import random
 import select
 import socket
 import sys
 import threading
 import time
-import warnings
 from typing import Any, Callable
 
 from . import children, descriptors, mappings, wire
 from .kernel import kernel
+from .paths import NoWarnings
 
 _FROZEN_TIMEOUT_MS = 5000
 _SO_PASSPIDFD = 76
@@ -29,6 +30,10 @@ _COLLECT_PAGES = (64 << 20) // os.sysconf("SC_PAGE_SIZE")
 _MIB = 1 << 20
 
 _fork = os.fork
+# The generator behind the functions of `random`, and the part of it that is not Python.
+_inst: Any = random._inst  # type: ignore[attr-defined]
+_generator: Any = super(random.Random, _inst)
+_current_frames, _getallocatedblocks = sys._current_frames, sys.getallocatedblocks
 # A copy of the worker is being made, which keeps the link that other children have to leave.
 is_copying = False
 
@@ -143,14 +148,14 @@ class Checkpoints:
 
     def _collect_if_grown(self, pages: int) -> None:
         """A frozen heap is never collected. When it has grown by a quarter since the last time, collect before freezing again."""
-        blocks = sys.getallocatedblocks()
+        blocks = _getallocatedblocks()
         grown = blocks > self._blocks * _COLLECT_GROWTH + _COLLECT_BLOCKS or pages > self._pages * _COLLECT_GROWTH + _COLLECT_PAGES
         if not self._pages:
             self._pages, self._blocks = pages, blocks
         elif grown and gc.isenabled() and hasattr(gc, "unfreeze"):
             gc.unfreeze()
             gc.collect()
-            self._pages, self._blocks = _resident_pages(), sys.getallocatedblocks()
+            self._pages, self._blocks = _resident_pages(), _getallocatedblocks()
 
 
 def _share_nothing(foreign: list[descriptors.Foreign], shared: list[mappings.Mapping], branches: bool) -> list[str]:
@@ -183,17 +188,21 @@ def _refuse_threads() -> None:
 def other_threads(is_harmless: Callable[[Any], bool] = lambda frame: False) -> list[str]:
     """Names of the Python threads beside this one, but for those whose innermost frame is harmless. Native threads of libraries are not
     among them."""
-    frames = sys._current_frames()
-    frames.pop(threading.get_ident(), None)
+    frames = _current_frames()
+    frames.pop(_thread.get_ident(), None)
     # `threading.enumerate()` does not know threads that were started below it, and those have no frame until they run.
     count = max(len(frames), _thread._count())
     if not count:
         return []
     harmless = {ident for ident, frame in frames.items() if is_harmless(frame)}
     count -= len(harmless)
-    left_out = {threading.get_ident(), *harmless}
-    known = [thread.name for thread in threading.enumerate() if thread.ident not in left_out]
-    return sorted(known[:count]) + ["unnamed"] * (count - len(known))
+    left_out = {_thread.get_ident(), *harmless}
+    try:
+        known = [thread.name for thread in threading.enumerate() if thread.ident not in left_out]
+        return sorted(known[:count]) + ["unnamed"] * (count - len(known))
+    except Exception:
+        # The program replaced something there. What counts is how many there are.
+        return ["unnamed"] * count
 
 
 def _refuse_size(request: dict[str, Any], pages: int) -> None:
@@ -243,13 +252,12 @@ def _identify_sender(control: socket.socket) -> None:
 
 def _random_state() -> Any:
     """CPython reseeds `random` in a forked child; a copy has to go on where the worker was."""
-    random = sys.modules.get("random")
-    return random.getstate() if hasattr(random, "getstate") else None  # type: ignore[union-attr]
+    return _generator.getstate(), object.__getattribute__(_inst, "gauss_next")
 
 
 def _set_random_state(state: Any) -> None:
-    if state is not None:
-        sys.modules["random"].setstate(state)  # type: ignore[attr-defined]
+    _generator.setstate(state[0])
+    object.__setattr__(_inst, "gauss_next", state[1])
 
 
 def _fork_away(needed: bool) -> bool:
@@ -274,8 +282,7 @@ def _quiet_fork() -> int:
     global is_copying
     is_copying = True
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with NoWarnings():
             return _fork()
     finally:
         is_copying = False

@@ -14,15 +14,12 @@ frozen: set[int] = set()
 
 _wait, _waitpid, _wait3, _waitid = os.wait, os.waitpid, os.wait3, os.waitid
 _wait4 = os.wait4
+_OS = os.__dict__
 
 
 def install() -> None:
     """Replaces the functions that wait for any child. Called when the first frozen copy is made."""
-    os.wait = wait
-    os.waitpid = waitpid
-    os.wait3 = wait3
-    os.wait4 = wait4
-    os.waitid = waitid
+    _OS.update(wait=wait, waitpid=waitpid, wait3=wait3, wait4=wait4, waitid=waitid)
 
 
 def reap() -> None:

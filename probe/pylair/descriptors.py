@@ -17,6 +17,7 @@ from typing import Iterable, NamedTuple
 
 _HIGHEST_BASE = 1000
 _ROOM = 32
+_ENDLESS = sys.maxsize
 
 _KINDS = {socket.SOCK_STREAM: "TCP", socket.SOCK_DGRAM: "UDP"}
 
@@ -32,7 +33,7 @@ def move_high(fd: int) -> int:
 def limit_of_numbers() -> int:
     """The descriptors that this process can make have numbers below this."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return sys.maxsize if limit == resource.RLIM_INFINITY else limit
+    return _ENDLESS if limit == resource.RLIM_INFINITY else limit
 
 
 class Foreign(NamedTuple):

@@ -70,7 +70,7 @@ class Displays:
 
     def show(self, value: Any) -> None:
         """Shows a value in the middle of a cell. One that has no rich form is printed."""
-        if type(value) in rich.PLAIN:
+        if id(type(value)) in rich.PLAIN_IDS:
             _print(value if type(value) is str else errors.represent(value))
             return
         self.touched = True

@@ -12,12 +12,15 @@ import time
 import types
 from typing import Any, Callable, Dict, Tuple
 
-from . import cell, errors, files, magics, paths, script, unwind
+from . import cell, errors, files, magics, paths, script, unwind, wire
 from .cell import Code
 from .display import Displays
 from .event_loop import EventLoop
+from .handlers import Handlers
 from .output import Output
-from .rich import PLAIN
+from .peek import PEEK_SIGNAL
+from .rich import PLAIN_IDS
+from .tracing import run_program
 
 MAX_SOURCE_CHARS_KEPT = 64 << 20
 
@@ -26,12 +29,18 @@ _TOO_SHORT_FOR_FILES_NS = 10_000
 
 Answer = Tuple[Dict[str, Any], bytes]
 
+# Calls that the probe needs for itself after a cell has set the recursion limit.
+LEAST_RECURSION = 300
+
+_getrecursionlimit, _setrecursionlimit = sys.getrecursionlimit, sys.setrecursionlimit
+_BUILTINS, _SYS = builtins.__dict__, sys.__dict__
 
 class Cells:
     """The session's namespace and everything that lives from cell to cell."""
 
     def __init__(self, output: Output, link: Any) -> None:
         self.output = output
+        self.handlers = Handlers((*unwind.SIGNALS, int(PEEK_SIGNAL)))
         self.displays = Displays(link, output)
         self.files = files.Files()
         self.loop = EventLoop()
@@ -55,9 +64,18 @@ class Cells:
         self.namespace.clear()
         self.namespace.update(types.ModuleType("__main__").__dict__)
         self.namespace["__builtins__"] = builtins
-        builtins.__dict__.pop("_", None)
+        _BUILTINS.pop("_", None)
         self._flags = cell.AWAIT
         self._names = cell.Names(self.namespace)
+
+    def repair(self) -> None:
+        """Puts back what later cells cannot do without."""
+        found = self.namespace.get("__builtins__")
+        if type(found) is not types.ModuleType and type(found) is not dict:
+            self.namespace["__builtins__"] = builtins
+        modules = _SYS.get("modules")
+        if type(modules) is dict and "__main__" not in modules:
+            modules["__main__"] = self.module
 
     def take_note(self) -> None:
         """What is in the namespace now was not put there by the next cell."""
@@ -100,23 +118,27 @@ class Cells:
             surroundings.leave()
 
     def _cell(self, request: dict[str, Any], name: str, source: Any, compiled: Callable[..., Any], look_for_files: bool) -> Answer:
-        displays = self.displays
-        displays.request = request
+        self.displays.request = request
         result: str | None = None
         error: BaseException | None = None
+        handlers = self.handlers
         made_since = files.now() if look_for_files else 0
         cpu_started = time.process_time_ns()
         started = time.perf_counter_ns()
-        # While a forced unwind is on, every Python call of ours may raise; so the first thing after the cell is to switch tracing
-        # off without a call before it, and one exception that was already set may still arrive after that.
+        # While a forced unwind is on, one exception that was already set may still arrive after the cell; and while handlers of the
+        # program's are in place, what they raise.
         try:
             try:
+                if handlers.theirs:
+                    handlers.put_back()
                 body, last = compiled(source, name)
-                result = self._run(body, last)
+                result = run_program(self._run, (body, last))
             except BaseException as raised:
                 if unwind.forced:
                     unwind.settrace(None)
                 error = raised
+            if handlers.theirs:
+                handlers.take_away()
         except BaseException as raised:
             if unwind.forced:
                 unwind.settrace(None)
@@ -126,31 +148,58 @@ class Cells:
             self.loop.recover()
         duration = time.perf_counter_ns() - started
         cpu = time.process_time_ns() - cpu_started
+        since = made_since if duration > _TOO_SHORT_FOR_FILES_NS else 0
+        try:
+            done, notes = self._told(result, error, name, source, since)
+        except BaseException as problem:
+            done, notes = self._told_after_all(result, error, name, problem)
+        # The traceback holds this frame, which would hold the exception.
+        error = None
+        done["duration_us"] = duration // 1000
+        done["cpu_us"] = cpu // 1000
+        if notes:
+            done["notes"] = notes
+        return done, cell.place_result(done)
+
+    def _told(self, result: str | None, error: BaseException | None, name: str, source: Any, made_since: int) -> tuple[dict[str, Any], list[str]]:
+        """The fields of the done frame, and notes. What the program did to Python may make any of it fail."""
+        displays = self.displays
         done: dict[str, Any] = {"outcome": "ok", "result": result}
         notes: list[str] = []
         if error is not None:
             self._failed(done, notes, error, name, source)
-            # The traceback holds this frame, which would hold the exception.
-            error = None
+        if _getrecursionlimit() < LEAST_RECURSION:
+            notes.append(f"the recursion limit is {LEAST_RECURSION} again; a session needs as much for itself")
+            _setrecursionlimit(LEAST_RECURSION)
         names = cell.Names(self.namespace)
         self._names.changes(names, done)
         self._names = names
-        done["duration_us"] = duration // 1000
-        done["cpu_us"] = cpu // 1000
         self.output.flush()
-        if look_for_files and duration > _TOO_SHORT_FOR_FILES_NS:
+        if made_since:
             made = self.files.made(made_since, notes)
             if made:
                 done["files"] = made
         if displays.touched:
             displays.finish(notes)
         displays.request = None
+        if self.handlers.theirs:
+            notes += self.handlers.notes()
         note = self.output.note()
         if note is not None:
             notes.append(note)
-        if notes:
-            done["notes"] = notes
-        return done, cell.place_result(done)
+        return done, notes
+
+    def _told_after_all(
+        self, result: str | None, error: BaseException | None, name: str, problem: BaseException
+    ) -> tuple[dict[str, Any], list[str]]:
+        """The same where that failed: as little as has to be said, with as little as can fail."""
+        _setrecursionlimit(max(_getrecursionlimit(), LEAST_RECURSION))
+        self.displays.request = None
+        done: dict[str, Any] = {"outcome": "ok", "result": result, "new": [], "changed": [], "removed": []}
+        if error is not None:
+            done.update(outcome="raised", result=None, error=errors.briefly(error, name))
+        why = f"{errors.type_name(type(problem))}: {errors.cut(errors.message(problem), 300)}"
+        return done, [f"what the cell changed is not known, because of what it did to Python: {why}"]
 
     def _run(self, body: Code | None, last: Code | None) -> str | None:
         """Runs the statements and the last expression. Returns the text of the result."""
@@ -169,8 +218,8 @@ class Cells:
                 if cell.awaits(last):
                     value = self.loop.run(value)
                 if value is not None:
-                    builtins._ = value  # type: ignore[attr-defined]
-                    result = errors.represent(value) if type(value) in PLAIN else displays.result(value)
+                    _BUILTINS["_"] = value
+                    result = errors.represent(value) if id(type(value)) in PLAIN_IDS else wire.plain(displays.result(value))
         except BaseException:
             if displays.pyplot is not None and not unwind.forced:
                 # Whoever interrupts a cell does not want to wait for its figures.
@@ -200,25 +249,25 @@ class Cells:
     def _failed(self, done: dict[str, Any], notes: list[str], error: BaseException, name: str, source: Any) -> None:
         done["outcome"] = "raised"
         done["result"] = None
-        if isinstance(error, SyntaxError) and isinstance(source, str) and error.filename == name:
-            hint = magics.hint(source, error.lineno)
+        if type(source) is str and errors.is_in_file(error, name):
+            hint = magics.hint(source, errors.cell_line(error, name))
             if hint is not None:
                 notes.append(hint)
-        if isinstance(error, SystemExit):
-            who = "cell" if isinstance(source, str) else "file"
+        if errors.is_a(error, SystemExit):
+            who = "cell" if type(source) is str else "file"
             notes.append(f"the {who} called sys.exit({errors.exit_code(error)}); the session goes on")
-            if error.code is None or (isinstance(error.code, int) and error.code == 0):
+            if errors.exits_well(error):
                 done["outcome"] = "ok"
                 done["exited"] = True
                 return
-        if isinstance(error, KeyboardInterrupt) and unwind.raised:
+        if errors.is_a(error, KeyboardInterrupt) and unwind.raised:
             done["outcome"] = "interrupted"
-        self._sources.put_back()
         try:
-            done["error"] = errors.describe(error, name)
+            self._sources.put_back()
+            done["error"] = run_program(errors.describe, (error, name))
         except BaseException:
             unwind.settle()
-            done["error"] = {"type": errors.type_name(type(error)), "message": "", "traceback": "", "line": None}
+            done["error"] = errors.briefly(error, name)
         unwind.settle()
 
 

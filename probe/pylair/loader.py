@@ -8,8 +8,20 @@ import builtins
 import importlib
 import sys
 from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+# A program that replaces `builtins.repr` shall not break the probe; nor this file, whose functions are called later too.
+__builtins__ = dict(vars(builtins))
 
 PACKAGE = "_pylair"
+
+_import = builtins.__import__
+# What these hold the probe reads and sets for the program's sake.
+_SHARED = ("builtins", "sys", "warnings")
+# Modules in Python before others in C, whose functions and plain numbers will do.
+_IN_C = {"signal": "_signal", "socket": "_socket"}
+# These put functions of ours into a module that the program sees.
+_SHARED_BY_MODULE = {(PACKAGE + ".at_fork", "os"), (PACKAGE + ".children", "os")}
 
 
 class MemoryImporter:
@@ -17,8 +29,7 @@ class MemoryImporter:
 
     def __init__(self, sources):
         self.sources = sources
-        # A program that replaces `builtins.repr` shall not break the probe.
-        self.builtins = dict(vars(builtins))
+        self.builtins = dict(__builtins__)
 
     def find_spec(self, name, path=None, target=None):
         if name == PACKAGE:
@@ -43,7 +54,112 @@ class MemoryImporter:
         return self.sources.get(name[len(PACKAGE) + 1 :], "")
 
 
+class ApartImporter(MemoryImporter):
+    """The same in a process whose program may do anything to Python. The probe's modules get copies of those they import, made before
+    the program runs: whatever it replaces or removes in the standard library is still there for the probe. Modules that are not
+    copied by then, those of the program, are imported as usual."""
+
+    def __init__(self, sources):
+        super().__init__(sources)
+        self.builtins["__import__"] = self.import_for_probe
+        self.own = {}
+        self.copies = {}
+        self.is_sealed = False
+
+    def run(self, entry, config):
+        self.load(entry).main(config)
+
+    def seal(self):
+        """Copies what the probe may import later and is there already. Called before anything of the program's is imported."""
+        for name, module in list(sys.modules.items()):
+            if type(module) is ModuleType and name.partition(".")[0] not in (PACKAGE, "__main__"):
+                self.copy(name)
+        self.is_sealed = True
+
+    def import_for_probe(self, name, names=None, _=None, wanted=(), level=0):
+        """`__import__` of the probe's modules."""
+        if level:
+            for module in () if name else wanted or ():
+                if module in self.sources:
+                    self.load(module)
+            return self.load(name)
+        importing = names.get("__name__") if names else None
+        if name in _SHARED or (importing, name) in _SHARED_BY_MODULE or (self.is_sealed and name not in self.copies):
+            return _import(name, names, None, wanted, 0)
+        module = self.copy(name)
+        return module if wanted else self.copy(name.partition(".")[0])
+
+    def copy(self, name):
+        copy = self.copies.get(name)
+        if copy is None:
+            if name in _SHARED:
+                return sys.modules[name]
+            _import(name)
+            module = sys.modules[name]
+            self.copies[name] = copy = ModuleType(name)
+            copy.__dict__.update(module.__dict__)
+            if name == "os":
+                copy.path = self.copy("posixpath")
+            if name in _IN_C:
+                behind = self.copy(_IN_C[name]).__dict__
+                copy.__dict__.update((each, value) for each, value in behind.items() if not each.startswith("__"))
+            if name == "socket":
+                copy.socket = _with_end(copy.socket)
+            parent, _, child = name.rpartition(".")
+            if parent:
+                self.copy(parent).__dict__[child] = copy
+        return copy
+
+    def load(self, name):
+        """A module of the probe's, which may be the package itself. Does not depend on what the program did to importing."""
+        module = self.own.get(name)
+        if module is not None:
+            return module
+        package = self.load("") if name else None
+        spec = self.find_spec(f"{PACKAGE}.{name}" if name else PACKAGE)
+        if spec is None:
+            raise ImportError(f"the probe has no module {name}")
+        module = ModuleType(spec.name)
+        module.__spec__, module.__loader__, module.__package__ = spec, self, PACKAGE
+        if package is None:
+            module.__path__ = []
+        self.own[name] = module
+        try:
+            sys.modules[spec.name] = module
+        except Exception:
+            # Some program's own idea of `sys.modules`. Nobody has to find the module there.
+            pass
+        try:
+            self.exec_module(module)
+        except BaseException:
+            del self.own[name]
+            raise
+        if package is not None:
+            package.__dict__[name] = module
+        return module
+
+
+def _with_end(base):
+    """A class of sockets without the Python of `socket.socket`, but for `with`."""
+
+    class Socket(base):
+        __slots__ = ()
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self.close()
+
+    return Socket
+
+
 def run(sources, entry, config):
     """Installs the importer and calls `main(config)` of the entry module."""
-    sys.meta_path.insert(0, MemoryImporter(sources))
-    importlib.import_module(f"{PACKAGE}.{entry}").main(config)
+    if entry == "template":
+        importer = ApartImporter(sources)
+        sys.meta_path.insert(0, importer)
+        importer.run(entry, config)
+    else:
+        sys.meta_path.insert(0, MemoryImporter(sources))
+        importlib.import_module(f"{PACKAGE}.{entry}").main(config)

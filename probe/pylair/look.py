@@ -57,6 +57,7 @@ _FULL_DOC_CHARS = 100_000
 _MAX_JOBS = 200
 _MAX_FULL_ITEMS = 300_000
 _MAX_TABLE_CELLS = 10_000
+_ENDLESS = sys.maxsize
 
 
 class Policy(NamedTuple):
@@ -207,7 +208,7 @@ class _Inspector:
         self.max_items = _number(request, "max_items", 20, MAX_ITEMS)
         self.max_variables = _number(request, "max_items", _MAX_VARIABLES, MAX_ITEMS)
         self.max_chars = _number(request, "max_chars", 2000, MAX_CHARS, 1)
-        self.offset = _number(request, "offset", 0, sys.maxsize)
+        self.offset = _number(request, "offset", 0, _ENDLESS)
         self.preview_items = self.max_items
         self.full = request.get("full") is True
         self.policy = policy
@@ -241,7 +242,7 @@ class _Inspector:
                 found.append((_ORDER.get(_kind(value), 0), name, value))
         found.sort(key=lambda entry: entry[0])
         # Here `max_items` is about the variables.
-        self.preview_items = sys.maxsize
+        self.preview_items = _ENDLESS
         listed = []
         for _, name, value in found[: self.max_variables]:
             node = {"name": name, "type": paths.type_name(type(value)), "kind": _kind(value)}

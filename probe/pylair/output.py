@@ -18,7 +18,7 @@ import termios
 import time
 from typing import Any, Callable
 
-from . import wire
+from . import errors, wire
 
 # Far longer than a reader that runs takes; a daemon that does not get to run for a while must not cost the order.
 DRAIN_LIMIT_SECONDS = 0.25
@@ -29,6 +29,7 @@ _NO_INPUT = "a session has no interactive stdin: assign the value to a variable 
 
 _builtin_print = builtins.print
 _builtin_input = builtins.input
+_SYS = sys.__dict__
 
 
 class _Turn:
@@ -244,19 +245,19 @@ class Output:
             _fcntl(2, _getfd)
         except OSError:
             self._restore_descriptors()
-        if getattr(sys, "stdout", None) is not self.stdout or getattr(sys, "stderr", None) is not self.stderr:
+        if _SYS.get("stdout") is not self.stdout or _SYS.get("stderr") is not self.stderr:
             self._restore_streams()
 
     def note(self) -> str | None:
         """A sentence when `sys.stdout` was replaced in this cell and printed text goes elsewhere."""
-        stdout = getattr(sys, "stdout", None)
+        stdout = _SYS.get("stdout")
         if stdout is self.stdout:
             self._noted = None
             return None
         if stdout is self._noted or _unusable(stdout):
             return None
         self._noted = stdout
-        return f"sys.stdout is now a {type(stdout).__name__}; what is printed goes there until sys.stdout = sys.__stdout__"
+        return f"sys.stdout is now {errors.a(errors.type_name(type(stdout)))}; what is printed goes there until sys.stdout = sys.__stdout__"
 
     def _restore_descriptors(self) -> None:
         for fd, saved in self.saved.items():
@@ -266,16 +267,16 @@ class Output:
                 os.dup2(saved, fd)
 
     def _restore_streams(self) -> None:
-        if _unusable(getattr(sys, "stdout", None)):
-            sys.stdout = self.stdout
-        if _unusable(getattr(sys, "stderr", None)):
-            sys.stderr = self.stderr
+        if _unusable(_SYS.get("stdout")):
+            _SYS["stdout"] = self.stdout
+        if _unusable(_SYS.get("stderr")):
+            _SYS["stderr"] = self.stderr
 
 
 def _unusable(stream: Any) -> bool:
     try:
         return stream is None or bool(getattr(stream, "closed", False))
-    except Exception:
+    except BaseException:
         return True
 
 

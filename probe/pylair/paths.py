@@ -177,7 +177,7 @@ def _is_special(name: Any) -> bool:
 def _parsed(text: str) -> ast.Expression:
     # The compiler warns about things like `1if`, and what is done with warnings is the program's code.
     with NoWarnings():
-        return ast.parse(text, mode="eval")
+        return compile(text, "<path>", "eval", ast.PyCF_ONLY_AST, True)
 
 
 def _nesting(text: str) -> int:
@@ -654,7 +654,11 @@ def did_you_mean(name: str, names: list[str]) -> str | None:
         if left < 0:
             break
         affordable += 1
-    close = difflib.get_close_matches(name, names[:affordable], 3)
+    try:
+        close = difflib.get_close_matches(name, names[:affordable], 3)
+    except Exception:
+        # The program did something to what `difflib` uses. A hint is no reason to fail.
+        close = []
     if not close:
         close = [known for known in names if known.lower() == name.lower()][:3]
     return f"did you mean {' or '.join(map(repr, close))}?" if close else None

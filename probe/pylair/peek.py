@@ -36,6 +36,7 @@ _FULL_SOCKET_MS = 20
 _ROOM_TO_REFUSE = 50
 _ROOM_TO_LOOK = 200
 
+_getframe, _getrecursionlimit = sys._getframe, sys.getrecursionlimit
 _unread = array.array("i", [0])
 _ALL_SIGNALS = frozenset(map(int, signal.valid_signals()))
 _BLOCK = int(signal.SIG_BLOCK)
@@ -205,12 +206,12 @@ def _bounded(request: dict[str, Any], bounds: dict[str, int]) -> dict[str, Any]:
 
 def _room() -> int:
     """How many calls are left before the recursion limit, roughly: calls of C functions cannot be seen."""
-    frame: Any = sys._getframe()
+    frame: Any = _getframe()
     depth = 0
     while frame is not None:
         depth += 1
         frame = frame.f_back
-    return sys.getrecursionlimit() - depth
+    return _getrecursionlimit() - depth
 
 
 def _is_the_programs(error: BaseException) -> bool:

@@ -25,7 +25,7 @@ def show(value: Any, max_chars: int, notes: list[str], send: Callable[[dict[str,
         if rendered.cut:
             notes.append(f"the result is large, and only the first {limit} characters of its text were made")
         return rendered.text
-    if kind in errors.PLAIN:
+    if id(kind) in errors.PLAIN_IDS:
         return errors.represent(value)
     from . import rich
 

@@ -12,7 +12,7 @@ import sys
 from typing import Any, Callable, List, NamedTuple
 
 from . import errors, images, tables, unwind
-from .errors import PLAIN as PLAIN
+from .errors import PLAIN_IDS as PLAIN_IDS
 
 MAX_PARTS = 16
 MAX_PART_BYTES = 32 << 20
@@ -58,7 +58,7 @@ def forms(value: Any, notes: Notes) -> Forms:
     """All forms of a value."""
     kind = type(value)
     title = errors.cut(errors.type_name(kind), MAX_MIME_CHARS)
-    found = None if kind in PLAIN else _attempt(f"looking at {title}", lambda: _forms(value, title, notes), notes)
+    found = None if id(kind) in PLAIN_IDS else _attempt(f"looking at {title}", lambda: _forms(value, title, notes), notes)
     return found or Forms(errors.represent(value), [], title)
 
 

@@ -24,7 +24,7 @@ import threading
 from _signal import signal as _set_signal  # type: ignore[import-not-found]
 from typing import Any
 
-from . import activate, checkpoint, confine, descriptors, enforced, errors, imported, wire, worker
+from . import activate, checkpoint, confine, descriptors, enforced, errors, imported, tracing, wire, worker
 
 _CONTROL = 3
 _PROGRAM = 4
@@ -83,7 +83,7 @@ def main(config: dict[str, Any]) -> None:
         gc.freeze()
     gc.disable()
     wire.send_datagram(control, {"hello": 1, "wire": wire.WIRE_VERSION, "python": platform.python_version()})
-    template.serve()
+    tracing.run_unseen(template.serve)
     os._exit(0)
 
 
@@ -100,6 +100,10 @@ def _warm_up(config: dict[str, Any]) -> str | None:
     confine.prepare()
     activate.prepare()
     at_fork.stop()
+    # From here on the program may do to the standard library what it likes.
+    seal = getattr(__loader__, "seal", None)
+    if seal is not None:
+        seal()
     preloads = config.get("preload") or []
     if not preloads:
         # From 3.14 on ctypes imports it. It remembers the prefix it was imported under, which may not be the session's.

@@ -37,6 +37,7 @@ _WHAT = "a copy of the session that is thrown away"
 Job = Callable[[], Any]
 
 _fork, _waitpid, _exit = os.fork, os.waitpid, os._exit
+_settrace, _setprofile = sys.settrace, sys.setprofile
 
 
 class Outcome(NamedTuple):
@@ -232,8 +233,9 @@ def _told(error: BaseException) -> str:
 
 
 def _isolate(writing: int, deadline: float) -> None:
-    sys.settrace(None)
-    sys.setprofile(None)
+    gc.disable()
+    _settrace(None)
+    _setprofile(None)
     os.setpgid(0, 0)
     # If the process that asked cannot end it, the kernel does.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import faulthandler
 import signal
 import sys
+import types
 from _signal import getsignal as _getsignal  # type: ignore[import-not-found]
 from _signal import signal as _signal
 from types import CodeType, FrameType
@@ -34,8 +35,12 @@ forced: list[Any] = []
 settrace = sys.settrace
 # Plain numbers: the enums of `signal` are slow, and make many pages of a worker its own.
 _INT, _USR1, _FORCE, _DEFAULT = int(signal.SIGINT), int(signal.SIGUSR1), int(FORCE_SIGNAL), int(signal.SIG_DFL)
+# A copy of `sys.monitoring`, which is a module that the program can change.
+_monitoring = types.SimpleNamespace(**vars(sys.monitoring)) if hasattr(sys, "monitoring") else None  # type: ignore[attr-defined]
 _async_raise: Any = None
 _dump_fd = -1
+# What the probe handles here; the program's handlers of these last for a cell.
+SIGNALS = (_INT, _USR1, _FORCE)
 
 
 # How the file names of the probe's own code begin: "<pylair/", or a directory where it is installed as a package.
@@ -79,7 +84,7 @@ def _force(signum: int, frame: FrameType | None) -> None:
         instead()
         return
     if not forced:
-        if hasattr(sys, "monitoring"):
+        if _monitoring is not None:
             _force_by_monitoring()
         else:
             _force_by_tracing(frame)
@@ -91,7 +96,7 @@ _RAISE = (None, None)
 
 def _force_by_monitoring() -> None:
     """3.12 and later: a callback at every line, jump and call of code that is not ours."""
-    monitoring = sys.monitoring  # type: ignore[attr-defined]
+    monitoring: Any = _monitoring
     tool = next((tool for tool in (_TOOL_ID, 3) if monitoring.get_tool(tool) is None), None)
     if tool is None:
         return
@@ -151,10 +156,9 @@ def settle() -> None:
 
 
 def _stop_forcing() -> None:
-    if hasattr(sys, "monitoring"):
-        monitoring = sys.monitoring  # type: ignore[attr-defined]
-        monitoring.set_events(forced[0], 0)
-        monitoring.free_tool_id(forced[0])
+    if _monitoring is not None:
+        _monitoring.set_events(forced[0], 0)
+        _monitoring.free_tool_id(forced[0])
     else:
         import ctypes
         import threading
@@ -176,17 +180,18 @@ def install(dump_fd: int) -> None:
 
 def _register_dump() -> None:
     if hasattr(faulthandler, "register"):
-        faulthandler.register(signal.SIGUSR1, file=_dump_fd, all_threads=True, chain=False)
+        faulthandler.register(_USR1, file=_dump_fd, all_threads=True, chain=False)
 
 
 def reinstall() -> None:
     """Takes the signals again if the last cell gave them to somebody else."""
     if _getsignal(_INT) is not _interrupt:
-        signal.signal(signal.SIGINT, _interrupt)
+        _signal(_INT, _interrupt)
     if _getsignal(_FORCE) is not _force:
-        signal.signal(FORCE_SIGNAL, _force)
-    if _getsignal(_USR1) != _DEFAULT:
-        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+        _signal(_FORCE, _force)
+    handler = _getsignal(_USR1)
+    if type(handler) is not int or handler != _DEFAULT:
+        _signal(_USR1, _DEFAULT)
         # faulthandler believes that its handler is still there and would not install it again.
-        faulthandler.unregister(signal.SIGUSR1)
+        faulthandler.unregister(_USR1)
         _register_dump()

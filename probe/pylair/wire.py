@@ -26,35 +26,53 @@ _INT_MIN, _INT_MAX = -(1 << 63), (1 << 64) - 1
 Header = Dict[str, Any]
 
 
+# What a class of the program's cannot replace.
+_traceback_of = BaseException.__dict__["__traceback__"].__get__
+
+
 class Garbage(ValueError):
     """The peer sent something that is not a frame. The link cannot go on."""
 
 
 def clean(text: str) -> str:
     """The text with lone surrogates written as escapes, so that it can be encoded."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return str.encode(text, "utf-8", "backslashreplace").decode("utf-8")
+
+
+def plain(text: str) -> str:
+    """The text itself, if it is of a class of the program's."""
+    return text if type(text) is str else str.__str__(text)
 
 
 def strict(value: Any, depth: int = 0) -> Any:
-    """A copy of the value that JSON can carry: what it cannot carry becomes text."""
+    """A copy of the value that JSON can carry: what it cannot carry becomes text. Classes of the program's have no say in it."""
     if value is None or value is True or value is False:
         return value
-    if isinstance(value, str):
-        return clean(str(value))
-    if isinstance(value, int):
+    kind = type(value)
+    if issubclass(kind, str):
+        return clean(value)
+    if issubclass(kind, int):
         # Past 64 bits `hex`, because `str` refuses more than a few thousand digits since 3.11.
-        number = int(value)
+        number = int.__pos__(value)
         return number if _INT_MIN <= number <= _INT_MAX else _big_int(number)
-    if isinstance(value, float):
+    if issubclass(kind, float):
         # True of every float but the infinities and NaN.
-        return float(value) if value - value == 0.0 else repr(float(value))
+        number = float.__pos__(value)
+        return number if number - number == 0.0 else repr(number)
     if depth >= MAX_DEPTH:
         return "…"
-    if isinstance(value, dict):
-        return {clean(str(key)): strict(item, depth + 1) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [strict(item, depth + 1) for item in value]
-    return clean(str(value))
+    if issubclass(kind, dict):
+        return {_text(key): strict(item, depth + 1) for key, item in dict.items(value)}
+    if issubclass(kind, (list, tuple)):
+        return [strict(item, depth + 1) for item in (list if issubclass(kind, list) else tuple).__iter__(value)]
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    try:
+        return clean(value if issubclass(type(value), str) else str(value))
+    except BaseException:
+        return "…"
 
 
 def _big_int(number: int) -> str:
@@ -184,7 +202,7 @@ def raised_by_call(error: BaseException, function: Any = None) -> bool:
     A handler of the program's may run in the middle of the call or right after it, and what it raises may look the same; but then the
     call has done its work, and the exception is the program's to see.
     """
-    entry: Any = error.__traceback__
+    entry: Any = _traceback_of(error)
     if function is not None:
         entry = entry.tb_next
     return entry is not None and entry.tb_next is None and (function is None or entry.tb_frame.f_code is function.__code__)
@@ -212,8 +230,35 @@ def write_all(fd: int, data: bytes) -> None:
             waiting.poll()
 
 
-def write_frame(fd: int, header: Header, blob: bytes = b"") -> None:
-    write_all(fd, encode_frame(header, blob))
+def write_whole(fd: int, data: bytes) -> None:
+    """Writes everything, whatever handlers of the program's raise meanwhile.
+
+    One may raise as soon as a call has returned, before the next step of Python code could take note of how much was written. So the
+    call is made, and its result noted, by C code.
+    """
+    written: list[int] = []
+    try:
+        written.extend(map(os.write, (fd,), (data,)))
+        if written[0] == len(data):
+            return
+    except BaseException as error:
+        _wait_to_write(fd, error)
+    while sum(written) < len(data):
+        try:
+            written.extend(map(os.write, (fd,), (memoryview(data)[sum(written) :],)))
+        except BaseException as error:
+            _wait_to_write(fd, error)
+
+
+def _wait_to_write(fd: int, error: BaseException) -> None:
+    """After a write that failed. Raises the error when nobody reads any more; what a handler raised is of no interest here."""
+    if not issubclass(type(error), OSError) or not raised_by_call(error):
+        return
+    if not issubclass(type(error), BlockingIOError):
+        raise error
+    waiting = select.poll()
+    waiting.register(fd, select.POLLOUT)
+    waiting.poll()
 
 
 def send_datagram(control: socket.socket, message: Header, descriptors: tuple[int, ...] = ()) -> None:

@@ -8,10 +8,9 @@ from __future__ import annotations
 import importlib
 import os
 import socket
-import sys
 from typing import Any
 
-from . import activate, at_fork, checkpoint, descriptors, errors, imported, look, packages, paths, throwaway, unwind, wire
+from . import activate, at_fork, checkpoint, descriptors, errors, imported, look, packages, paths, throwaway, tracing, unwind, wire
 from .checkpoint import Checkpoints
 from .execute import Cells
 from .output import Output
@@ -91,6 +90,8 @@ class Worker:
         unwind.install(self.link.dump)
         self.side_door = SideDoor(lambda: self.link.control, self._peek)
         self.side_door.install()
+        self.cells.handlers.know()
+        self._steps = (self.cells.handlers.look, self.output.repair, unwind.reinstall, self.side_door.reinstall, self.cells.repair)
 
     def live(self, passed: list[int], trial: dict[str, Any] | None = None) -> None:
         """Makes a forked child a process of its own and serves its link until it ends. Never returns: the template's own exit handlers
@@ -100,9 +101,11 @@ class Worker:
             self.serve()
         except (wire.Garbage, BrokenPipeError, ConnectionError):
             os._exit(2)
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-            os._exit(3)
+        except BaseException as error:
+            try:
+                wire.write_all(2, errors.plainly(error).encode("utf-8", "backslashreplace"))
+            finally:
+                os._exit(3)
         os._exit(0)
 
     def _begin(self, passed: list[int], trial: dict[str, Any] | None) -> None:
@@ -139,39 +142,68 @@ class Worker:
         """The main loop. Returns when the daemon has closed the link."""
         link = self.link
         execute, run_file = self.cells.execute, self.cells.run_file
+        handlers = self.cells.handlers
+        encode_frame, write_whole = wire.encode_frame, wire.write_whole
+        look_for_handlers, repair_output, reinstall, reinstall_door, repair_cells = self._steps
         getpid = os.getpid
         pid = getpid()
         while True:
-            frame = link.requests.read()
+            if handlers.theirs:
+                handlers.wait(link.requests.fd)
+            try:
+                frame = link.requests.read()
+            except BaseException as error:
+                if handlers.raised(error):
+                    continue
+                raise
             if frame is None:
                 return
             request, blob = frame
             done: Any
             operation = request.get("op")
-            if operation == "execute" or operation == "run_file":
-                done, blob = (execute if operation == "execute" else run_file)(request, blob)
-                if getpid() != pid:
-                    # The cell forked, and this is the child, which came to the end of the cell too. It must not answer.
-                    os._exit(0)
-            elif request.get("op") in look.OPERATIONS:
-                done, blob = self._look(request, blob)
-            elif request.get("op") in ("save", "restore"):
-                done, blob = self._snapshot(request)
-            elif request.get("op") in ("imports", "site"):
-                done, blob = _packages(request, blob)
-            else:
-                done, blob = self._answer(request), b""
-                if done is None:
-                    # A frozen copy that has just become the worker.
-                    pid = getpid()
-                    continue
-            reply = {"ch": request.get("ch", _CHANNEL), "id": request.get("id", 0), "ev": "done"}
-            reply.update(done)
-            wire.write_frame(link.replies, reply, blob)
-            # What a cell broke is mended while nobody waits for it.
-            self.output.repair()
-            unwind.reinstall()
-            self.side_door.reinstall()
+            try:
+                if operation == "execute" or operation == "run_file":
+                    done, blob = (execute if operation == "execute" else run_file)(request, blob)
+                    if getpid() != pid:
+                        # The cell forked, and this is the child, which came to the end of the cell too. It must not answer.
+                        os._exit(0)
+                else:
+                    done, blob = self._answer(request, blob)
+                    if done is None:
+                        # A frozen copy that has just become the worker.
+                        pid = getpid()
+                        continue
+                reply = {"ch": request.get("ch", _CHANNEL), "id": request.get("id", 0), "ev": "done"}
+                reply.update(done)
+                data = encode_frame(reply, blob)
+            except BaseException as error:
+                # Something that the program left behind: a handler, a hook. It must not end the worker.
+                data = self._failed(request, error)
+            write_whole(link.replies, data)
+            try:
+                # What a cell broke is mended while nobody waits for it.
+                look_for_handlers()
+                repair_output()
+                reinstall()
+                reinstall_door()
+                repair_cells()
+            except BaseException:
+                self._mend()
+
+    def _failed(self, request: dict[str, Any], error: BaseException) -> bytes:
+        """The frame that answers a request where answering it failed."""
+        self._mend()
+        reply = {"ch": request.get("ch", _CHANNEL), "id": request.get("id", 0), "ev": "done"}
+        reply.update(_failure(request, error))
+        return wire.encode_frame(reply)
+
+    def _mend(self) -> None:
+        """Puts right what a cell broke, one thing after the other, whatever the program did to Python."""
+        for step in (self.cells.handlers.look_closely, *self._steps):
+            try:
+                step()
+            except BaseException:
+                continue
 
     def _look(self, request: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
         """The answer to a request that looks, between cells. One that takes too long can be interrupted."""
@@ -184,8 +216,18 @@ class Worker:
         """The answer to a request that looks, in the middle of a cell."""
         return look.answer(request, b"", self.cells.namespace, self.cells.sources, look.IN_A_CELL)
 
-    def _answer(self, request: dict[str, Any]) -> Any:
-        """The fields of a done frame for everything but cells; None in a copy that has just become the worker."""
+    def _answer(self, request: dict[str, Any], blob: bytes) -> tuple[Any, bytes]:
+        """The fields of a done frame and its blob for everything but cells; None in a copy that has just become the worker."""
+        operation = request.get("op")
+        if operation in look.OPERATIONS:
+            return self._look(request, blob)
+        if operation in ("save", "restore"):
+            return tracing.run_program(self._snapshot, (request,))
+        if operation in ("imports", "site"):
+            return _packages(request, blob)
+        return self._plain_answer(request), b""
+
+    def _plain_answer(self, request: dict[str, Any]) -> Any:
         operation = request.get("op")
         try:
             if operation == "checkpoint":
@@ -197,8 +239,8 @@ class Worker:
                 return self.checkpoints.dropped()
             if operation == "start":
                 return _start(request)
-        except Exception as error:
-            return {"refused": f"{operation} failed: {type(error).__name__}: {error}"}
+        except BaseException as error:
+            return {"refused": f"{operation} failed: {errors.type_name(type(error))}: {errors.message(error)}"}
         return {"refused": f"this probe does not know the operation {operation!r}"}
 
     def _snapshot(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
@@ -207,8 +249,16 @@ class Worker:
 
         try:
             return snapshot.answer(request, self.cells, self.side_door)
-        except Exception as error:
-            return {"refused": f"{request['op']} failed: {type(error).__name__}: {error}"}, b""
+        except BaseException as error:
+            return {"refused": f"{request['op']} failed: {errors.type_name(type(error))}: {errors.message(error)}"}, b""
+
+
+def _failure(request: dict[str, Any], error: BaseException) -> dict[str, Any]:
+    operation = request.get("op")
+    if operation != "execute" and operation != "run_file":
+        return paths.refusal(error, operation)
+    why = {"type": errors.type_name(type(error)), "message": errors.message(error), "traceback": errors.plainly(error), "line": None}
+    return {"outcome": "raised", "result": None, "error": why, "new": [], "changed": [], "removed": [], "duration_us": 0, "cpu_us": 0}
 
 
 def _look_interruptibly(request: dict[str, Any], blob: bytes, cells: Cells) -> dict[str, Any]:

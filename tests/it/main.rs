@@ -40,6 +40,7 @@ mod files;
 mod full_disk;
 mod guide;
 mod history;
+mod hostile;
 mod http;
 mod interpreters;
 mod interrupt;
