@@ -128,8 +128,10 @@ pub fn seccomp_program(network: Network) -> Vec<u8> {
     filter.answer_if(libc::BPF_JEQ, call(libc::SYS_clone3), refusal(libc::ENOSYS));
     // Its memory belongs to no process and to no file system, so nothing but a group of the kernel's would count it.
     filter.answer_if(libc::BPF_JEQ, call(libc::SYS_memfd_create), refusal(libc::ENOSYS));
-    // The same with its mode. Programs then take openat.
+    // Its flags and mode are in memory, too. Programs then take openat.
     filter.answer_if(libc::BPF_JEQ, call(libc::SYS_openat2), refusal(libc::ENOSYS));
+    // It takes any amount of a disk at once, which nobody could watch. Programs then write, as on file systems that cannot do this.
+    filter.answer_if(libc::BPF_JEQ, call(libc::SYS_fallocate), refusal(libc::EOPNOTSUPP));
     for &number in DENIED {
         filter.answer_if(libc::BPF_JEQ, call(number), refusal(libc::EPERM));
     }
@@ -308,6 +310,7 @@ mod tests {
         check(Network::None, libc::SYS_bpf, [0, 0, 0], libc::EPERM);
         check(Network::Host, libc::SYS_io_uring_setup, [1, 0, 0], libc::EPERM);
         check(Network::None, libc::SYS_clone3, [0, 0, 0], libc::ENOSYS);
+        check(Network::None, libc::SYS_fallocate, [1, 0, 0], libc::EOPNOTSUPP);
         check(Network::None, libc::SYS_clone, [NAMESPACE_FLAGS.into(), 0, 0], libc::EPERM);
         check(Network::None, libc::SYS_clone, [(libc::CLONE_NEWUSER | libc::SIGCHLD).into(), 0, 0], libc::EPERM);
         check(Network::None, libc::SYS_ioctl, [0, 0x5412, 0], libc::EPERM);

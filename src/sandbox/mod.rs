@@ -7,7 +7,7 @@
 
 pub mod addresses;
 pub mod cgroup;
-mod disk;
+pub mod disk;
 pub mod paths;
 pub mod processes;
 pub mod proxy;

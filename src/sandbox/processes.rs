@@ -23,6 +23,7 @@ pub struct Process {
     pub(super) waited_ticks: u64,
     pub(super) resident_bytes: u64,
     pub wants_to_run: bool,
+    pub(super) is_stopped: bool,
 }
 
 impl Process {
@@ -50,6 +51,7 @@ impl Process {
         Some(Self {
             pid,
             wants_to_run: fields[0] == b"R",
+            is_stopped: matches!(fields[0], b"T" | b"t"),
             parent: small(1)?,
             session: small(3)?,
             ticks: number(11)? + number(12)?,
@@ -130,6 +132,35 @@ impl Processes {
             next += 1;
         }
         found
+    }
+}
+
+/// Processes that are stopped, until this goes.
+#[derive(Debug, Default)]
+pub(super) struct Pause(Vec<Process>);
+
+impl Pause {
+    /// Stops all processes that `look` finds, also those that are made meanwhile. Those that somebody else stopped are not ours.
+    pub fn stop(&mut self, look: impl Fn() -> Vec<Process>) {
+        const ROUNDS: usize = 8;
+        for _ in 0..ROUNDS {
+            let running: Vec<_> = look().into_iter().filter(|process| !process.is_stopped).collect();
+            if running.iter().all(|process| self.0.iter().any(|stopped| stopped.key() == process.key())) {
+                break;
+            }
+            for process in running {
+                process.signal(Signal::STOP);
+                self.0.push(process);
+            }
+        }
+    }
+}
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        for process in &self.0 {
+            process.signal(Signal::CONT);
+        }
     }
 }
 

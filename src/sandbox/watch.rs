@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     Limits,
-    disk::{size_of, size_of_deleted},
+    disk::{Disk, Excess, Files, Turn},
     processes::Process,
     share::MANY,
 };
@@ -22,30 +22,15 @@ pub const TICK: Duration = Duration::from_secs(1);
 pub const HASTE: Duration = Duration::from_millis(300);
 /// How often a session in which nothing runs is looked at as if something did: files are also written by the daemon.
 const STILL_FOR: Duration = Duration::from_mins(1);
-/// Counting files may take this part of the time.
-const DISK_SHARE: u32 = 20;
 /// Of one processor, from one look to the next: who uses more lets others come first.
 const MUCH_PERCENT: u128 = 30;
-
-/// How long a session that was stopped for its files has to delete some.
-const DISK_GRACE: Duration = Duration::from_secs(10);
 
 /// A limit that was passed, and who has to go for it.
 #[derive(Debug)]
 pub enum Passed {
-    Memory {
-        mb: u64,
-        victims: Vec<Process>,
-    },
-    Disk {
-        mb: u64,
-        victims: Vec<Process>,
-        /// How often that was so, and then more, without the files getting fewer.
-        strikes: u32,
-    },
-    Cpu {
-        seconds: u64,
-    },
+    Memory { mb: u64, victims: Vec<Process> },
+    Disk { excess: Excess, victims: Vec<Process> },
+    Cpu { seconds: u64 },
 }
 
 /// What is remembered of a session from one look to the next.
@@ -56,25 +41,23 @@ pub struct Watched {
     /// What each process had used at the last look, itself and by those it waited for, and when that was.
     seen: HashMap<(i32, u64), (u64, u64)>,
     seen_at: Option<Instant>,
+    /// When it was last found that something had run.
+    ran_at: Option<Instant>,
     still: Option<Still>,
-    disk_due: Option<Instant>,
-    /// How much there was when its processes were last ended for it.
-    disk_bytes: u64,
-    strikes: u32,
-    struck: Option<Instant>,
+    disk: Disk,
 }
 
 /// A session in which nothing happened from one look to the next.
 #[derive(Debug)]
 struct Still {
     since: Instant,
+    read: Option<Instant>,
     worker: i32,
     /// Those that could do something: not the keeper, which only reacts, nor frozen copies.
     processes: Vec<Process>,
 }
 
 /// A session as it is looked at.
-#[derive(Debug)]
 pub struct Look<'a> {
     pub limits: &'a Limits,
     pub worker: i32,
@@ -85,6 +68,9 @@ pub struct Look<'a> {
     pub directory: Option<&'a Path>,
     /// The kernel counts its memory.
     pub memory_is_held: bool,
+    /// Finds its processes as they are now.
+    pub again: &'a dyn Fn() -> Vec<Process>,
+    pub turn: &'a Turn,
 }
 
 impl Look<'_> {
@@ -98,13 +84,25 @@ impl Watched {
     /// Whether nothing has run in the session since it was last looked at, so that nothing can have changed.
     pub fn is_still(&mut self, at: &Look<'_>) -> bool {
         let is_as_before = |before: &Process| Process::read(before.pid).is_some_and(|now| now.has_rested_since(before));
-        let still = self.still.as_ref().is_some_and(|still| {
-            still.worker == at.worker && still.since.elapsed() < STILL_FOR && still.processes.iter().all(is_as_before)
+        let now = Instant::now();
+        let still = self.still.as_mut().is_some_and(|still| {
+            if still.worker != at.worker || now - still.since > STILL_FOR {
+                return false;
+            }
+            // When others are looked at in haste, this one is not.
+            let was_just_read = still.read.is_some_and(|read| now - read < TICK - TICK / 10);
+            still.read = still.read.filter(|_| was_just_read).or(Some(now));
+            was_just_read || still.processes.iter().all(is_as_before)
         });
         if !still {
             self.still = None;
         }
         still
+    }
+
+    /// When the session should be looked at again, if sooner than others.
+    pub fn look_again(&self) -> Option<Duration> {
+        self.disk.look_again()
     }
 
     /// Whether something ran in the session when it was last looked at.
@@ -120,9 +118,11 @@ impl Watched {
         let are_the_same = self.seen.len() == mine.len() && mine.iter().all(|one| self.seen.contains_key(&one.key()));
         let ticks = self.count(mine);
         let wanting = mine.iter().filter(|process| process.wants_to_run).count();
-        if are_the_same && ticks == 0 && wanting == 0 && self.strikes == 0 {
+        let has_run = !are_the_same || ticks > 0 || wanting > 0;
+        self.ran_at = if has_run { Some(now) } else { self.ran_at };
+        if !has_run && (at.directory.is_none() || self.disk.is_settled(self.ran_at)) {
             let processes = mine.iter().filter(|process| at.may_run(process)).copied().collect();
-            self.still = Some(Still { since: now, worker: at.worker, processes });
+            self.still = Some(Still { since: now, read: None, worker: at.worker, processes });
         }
         if has_stepped_back {
             return wanting > 0;
@@ -162,33 +162,16 @@ impl Watched {
         {
             return Some(Passed::Memory { mb, victims });
         }
-        let bytes = self.too_many_bytes(at, mine)?;
-        let victims = mine.iter().filter(|process| at.may_run(process));
-        Some(Passed::Disk { mb: bytes >> 20, victims: victims.copied().collect(), strikes: self.strikes })
-    }
-
-    fn too_many_bytes(&mut self, at: &Look<'_>, mine: &[Process]) -> Option<u64> {
-        const MORE: u64 = 1 << 20;
-        let directory = at.directory?;
-        let now = Instant::now();
-        if self.disk_due.is_some_and(|due| now < due) {
-            return None;
-        }
-        let limit = at.limits.disk_mb << 20;
-        let bytes = size_of(directory, limit.max(self.disk_bytes + MORE)) + size_of_deleted(directory, mine);
-        self.disk_due = Some(now + now.elapsed() * DISK_SHARE);
-        if bytes <= limit {
-            (self.disk_bytes, self.strikes, self.struck) = (0, 0, None);
-            return None;
-        }
-        // Whoever was stopped for it may go on and delete files, but not write more.
-        if bytes <= self.disk_bytes + MORE && self.struck.is_some_and(|struck| struck.elapsed() < DISK_GRACE) {
-            return None;
-        }
-        self.disk_bytes = bytes;
-        self.struck = Some(now);
-        self.strikes += 1;
-        Some(bytes)
+        let may_run = |processes: &[Process]| processes.iter().filter(|process| at.may_run(process)).copied().collect();
+        let files = Files {
+            directory: at.directory?,
+            limit_mb: at.limits.disk_mb,
+            mine,
+            writers: &|| may_run(&(at.again)()),
+            turn: at.turn,
+        };
+        let excess = self.disk.look(&files)?;
+        Some(Passed::Disk { excess, victims: may_run(mine) })
     }
 }
 
@@ -246,8 +229,19 @@ mod tests {
         wall_s: None,
     };
 
+    static TURN: std::sync::LazyLock<Turn> = std::sync::LazyLock::new(Turn::default);
+
     fn looked_at(worker: i32) -> Look<'static> {
-        Look { limits: &LIMITS, worker, keeper: None, copies: &[], directory: None, memory_is_held: true }
+        Look {
+            limits: &LIMITS,
+            worker,
+            keeper: None,
+            copies: &[],
+            directory: None,
+            memory_is_held: true,
+            again: &Vec::new,
+            turn: &TURN,
+        }
     }
 
     #[test]
@@ -289,6 +283,7 @@ mod tests {
             waited_ticks: 0,
             resident_bytes: 0,
             wants_to_run,
+            is_stopped: false,
         };
         let mut watched = Watched::default();
         let at = looked_at(7);
@@ -312,6 +307,7 @@ mod tests {
             waited_ticks,
             resident_bytes: 0,
             wants_to_run: false,
+            is_stopped: false,
         };
         let mut watched = Watched::default();
         for (mine, total) in [

@@ -13,6 +13,7 @@ use super::{Info, Live, Parts, Session, Sessions};
 use crate::sandbox::{
     Limits,
     cgroup::{self, Group, Groups},
+    disk::Turn,
     processes::{Finder, Process},
     share::{MANY, Members},
     watch::{HASTE, Look, Passed, TICK, Watched},
@@ -24,6 +25,7 @@ const MAX_STRIKES: u32 = 3;
 /// Looks at all confined sessions, again and again.
 pub(super) async fn watch(sessions: Weak<Sessions>) {
     let mut watched: HashMap<Arc<str>, Watched> = HashMap::new();
+    let turn = Turn::default();
     let mut pause = TICK;
     loop {
         tokio::time::sleep(pause).await;
@@ -43,10 +45,11 @@ pub(super) async fn watch(sessions: Weak<Sessions>) {
             .into_iter()
             .map(|session| (known.remove(&session.info.handle).unwrap_or_default(), session))
             .collect();
+        let counting = turn.clone();
         let looked = tokio::task::spawn_blocking(move || {
             let finder = Finder::default();
             let passed: Vec<_> =
-                before.iter_mut().map(|(watched, session)| session.look_over(watched, &finder)).collect();
+                before.iter_mut().map(|(watched, session)| session.look_over(watched, &finder, &counting)).collect();
             (before, passed)
         });
         let Ok((before, passed)) = looked.await else { continue };
@@ -58,10 +61,13 @@ pub(super) async fn watch(sessions: Weak<Sessions>) {
                 }
             } else {
                 let is_hurried = seen.is_active();
+                if is_hurried {
+                    pause = pause.min(seen.look_again().unwrap_or(TICK));
+                }
                 watched.insert(session.info.handle.clone(), seen);
                 // Whoever burns may make processes that have to be found and moved.
                 if is_hurried && session.live.lock().expect("no panic while locked").standing.has_stepped_back() {
-                    pause = HASTE;
+                    pause = pause.min(HASTE);
                 }
             }
         }
@@ -70,7 +76,7 @@ pub(super) async fn watch(sessions: Weak<Sessions>) {
 
 impl Session {
     /// Ends processes that passed a limit. Returns why the session itself has to end, if it has. Blocks.
-    fn look_over(&self, watched: &mut Watched, finder: &Finder) -> Option<String> {
+    fn look_over(&self, watched: &mut Watched, finder: &Finder, turn: &Turn) -> Option<String> {
         let limits = &self.info.terms.limits;
         let (worker, keeper, copies, opened, group) = {
             let live = self.live.lock().expect("no panic while locked");
@@ -79,18 +85,21 @@ impl Session {
         if let Some(wall_s) = limits.wall_s.filter(|wall_s| opened.elapsed().as_secs() >= *wall_s) {
             return Some(format!("its time of {wall_s} s is over"));
         }
+        let worker = worker?;
+        let roots: Vec<_> = std::iter::once(worker).chain(keeper).collect();
         let look = Look {
             limits,
-            worker: worker?,
+            worker,
             keeper,
             copies: &copies,
             directory: self.info.own_directory(),
             memory_is_held: group.as_ref().is_some_and(|group| group.held.memory),
+            again: &|| Finder::default().of(&roots, group.as_deref()),
+            turn,
         };
         if watched.is_still(&look) {
             return None;
         }
-        let roots: Vec<_> = std::iter::once(look.worker).chain(keeper).collect();
         let mine = finder.of(&roots, group.as_deref());
         {
             let mut live = self.live.lock().expect("no panic while locked");
@@ -110,12 +119,11 @@ impl Session {
                 );
                 None
             }
-            Passed::Disk { mb, victims, strikes } => {
-                let reason = format!("its files take {mb} MB, and may take {} MB", limits.disk_mb);
-                if strikes >= MAX_STRIKES {
-                    return Some(reason);
+            Passed::Disk { excess, victims } => {
+                if excess.strikes >= MAX_STRIKES {
+                    return Some(excess.to_string());
                 }
-                self.end_processes(&victims, format!("{reason}: delete some"));
+                self.end_processes(&victims, format!("{excess}: delete some"));
                 None
             }
         }

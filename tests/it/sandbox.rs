@@ -519,6 +519,34 @@ fn who_fills_the_disk_is_ended_and_may_clean_up() {
 }
 
 #[test]
+fn the_disk_is_limited_beside_very_many_files() {
+    on_newest_python(async |core| {
+        let test = "the_disk_is_limited_beside_very_many_files";
+        let options = options(core, json!({"disk_mb": 64, "file_size_mb": 8}));
+        let Some(session) = open(core, test, options).await else { return };
+        // Made from outside: a session that works for long gets what others leave of the processors.
+        let directory = session.session.workspace().path.clone();
+        for number in 0..30_000 {
+            fs::write(directory.join(format!("empty-{number}")), "").unwrap();
+        }
+        // Files are moved about as well, so that whoever counts them may miss some.
+        let fill = "import os; os.mkdir('a'); os.mkdir('b'); data = b'x' * (4 << 20)\n\
+                    for number in range(1000):\n    \
+                        with open(f'a/{number}', 'wb') as file: _ = file.write(data)\n    \
+                        os.rename('a', 'c'); os.rename('b', 'a'); os.rename('c', 'b')";
+        let report = session.run(fill).await;
+        assert_eq!(report.outcome, pylair::session::Outcome::Died, "4 GB were written: {report:?}");
+        assert!(report.error.as_ref().is_some_and(|error| error.message.contains("its files take")), "{report:?}");
+        assert!(denied(core, &session).iter().any(|reason| reason.contains("and may take 64 MB")));
+        let written = "sum(len(os.listdir(name)) for name in ('a', 'b') if os.path.isdir(name)) * 4";
+        println!("{} MB were written", session.value(&format!("import os; {written}")).await);
+        let cleaned = "import shutil\nfor name in 'abc': shutil.rmtree(name, ignore_errors=True)\n\
+                       sum(os.path.isdir(name) for name in 'abc')";
+        assert_eq!(session.value(cleaned).await, "0");
+    });
+}
+
+#[test]
 fn time_ends_a_session() {
     on_newest_python(async |core| {
         for (rules, words) in
