@@ -134,6 +134,7 @@ impl Daemon {
         let limits = output::Limits { max_output_bytes: config.max_output_bytes, ..output::Limits::default() };
         let outputs = Outputs::open(places.outputs(), limits)?;
         crate::event_loop::spawn(keep_time(clock.clone(), outputs.clone()));
+        crate::sandbox::cgroup::sweep_left();
         let workspaces = Workspaces::new(places.workspaces());
         let pid = std::process::id();
         let started = crate::sandbox::processes::started(pid.cast_signed());
@@ -419,6 +420,7 @@ impl Daemon {
     pub async fn close_for_good(&self, reason: &str) {
         self.sessions.close_all(&daemon_ended(reason)).await;
         self.sessions.parts.probes.close().await;
+        self.sessions.parts.remove_groups().await;
         self.testing.end_all();
         self.frozen.end_all("the daemon ended").await;
         self.failures.close().await;

@@ -11,6 +11,7 @@ use std::{
         Mutex,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use rustix::fs::{FlockOperation, flock};
@@ -34,6 +35,12 @@ struct Base {
 }
 
 const PREFIX: &str = "pylair-";
+const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
+/// How often it is tried to remove groups whose processes are ending.
+const ATTEMPTS: u32 = 50;
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// The longest pause before groups of other daemons are left for the next one to remove.
+const SWEEP_PATIENCE: Duration = Duration::from_secs(20);
 /// The file of a group that lists its processes and takes new ones.
 const PROCESSES: &str = "cgroup.procs";
 
@@ -51,9 +58,6 @@ impl Groups {
         let name = format!("{PREFIX}{}", std::process::id());
         let base = |controller| {
             let base = base_of_two(&mounts, &own, controller).or_else(|| base_of_one(&mounts, &own, controller))?;
-            let above = base.path.clone();
-            // It may take a while, and nobody waits for it.
-            std::thread::spawn(move || sweep(&above));
             let path = base.path.join(&name);
             create(&path)?;
             if base.version == Version::Two {
@@ -63,7 +67,8 @@ impl Groups {
             let lock = lock.filter(|lock| flock(lock, FlockOperation::NonBlockingLockShared).is_ok());
             Some(Base { path, _lock: lock, ..base })
         };
-        Self { memory: base("memory"), processes: base("pids"), processors: base("cpu") }
+        let [memory, processes, processors] = CONTROLLERS;
+        Self { memory: base(memory), processes: base(processes), processors: base(processors) }
     }
 
     /// Puts a session's processes into groups of their own. What is not there to be had is left out. Blocks.
@@ -126,34 +131,92 @@ impl Version {
     }
 }
 
-/// Removes groups of daemons that were killed. Whoever is in one keeps it. Blocks.
-fn sweep(above: &Path) {
-    for entry in fs::read_dir(above).into_iter().flatten().flatten() {
-        let daemon = entry.file_name().to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
-        let Some(daemon) = daemon.filter(|daemon| *daemon != std::process::id()) else { continue };
-        let is_alive = fs::read_to_string(format!("/proc/{daemon}/comm")).is_ok_and(|name| name.starts_with("pylair"));
-        // A daemon of another pid namespace is known by its lock alone.
-        let left = fs::File::open(entry.path()).ok();
-        let left = left.filter(|left| flock(left, FlockOperation::NonBlockingLockExclusive).is_ok());
-        if is_alive || left.is_none() {
-            continue;
+/// Removes the groups of daemons that are gone, wherever this one would make its own, on a thread of its own: the last processes of a
+/// daemon that was killed take a while to end.
+pub fn sweep_left() {
+    let sweep_all = || {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let of_one = CONTROLLERS.iter().filter_map(|controller| place_of_one(&mounts, &own, controller));
+        let mut places: Vec<_> = of_one.chain(place_of_two(&mounts, &own)).collect();
+        places.dedup();
+        let mut pause = LOOK_AGAIN;
+        while pause < SWEEP_PATIENCE {
+            places.retain(|place| sweep(place) > 0);
+            if places.is_empty() {
+                return;
+            }
+            std::thread::sleep(pause);
+            pause *= 2;
         }
-        let beside = format!("{PREFIX}{daemon}-");
-        let is_beside = |group: &fs::DirEntry| group.file_name().to_str().is_some_and(|name| name.starts_with(&beside));
-        let inside = fs::read_dir(entry.path()).into_iter().flatten().flatten();
-        for group in inside.chain(fs::read_dir(above).into_iter().flatten().flatten().filter(is_beside)) {
-            // Files are the kernel's own.
-            let _busy = fs::remove_dir(group.path());
-        }
-        let _busy = fs::remove_dir(entry.path());
+    };
+    if let Err(error) = std::thread::Builder::new().name("pylair-sweep".to_owned()).spawn(sweep_all) {
+        tracing::debug!(%error, "groups of other daemons are left");
     }
 }
 
-impl Drop for Groups {
-    fn drop(&mut self) {
-        for base in [&self.memory, &self.processes, &self.processors].into_iter().flatten() {
-            // Whoever is in there yet keeps it.
-            let _busy = fs::remove_dir(&base.path);
+/// Removes groups of daemons that are gone. Whoever is in one keeps it. Returns how many are left. Blocks.
+fn sweep(above: &Path) -> usize {
+    let mut daemons: Vec<u32> = names_in(above).iter().filter_map(|name| daemon_of(name)).collect();
+    daemons.sort_unstable();
+    daemons.dedup();
+    daemons.retain(|daemon| *daemon != std::process::id());
+    daemons.into_iter().map(|daemon| sweep_of(above, daemon)).sum()
+}
+
+fn sweep_of(above: &Path, daemon: u32) -> usize {
+    if is_pylair(daemon) {
+        return 0;
+    }
+    let first = above.join(format!("{PREFIX}{daemon}"));
+    // A daemon of another pid namespace is known by its lock alone, which it has for as long as it lives.
+    let left = fs::File::open(&first);
+    if left.is_ok_and(|left| flock(left, FlockOperation::NonBlockingLockExclusive).is_err()) {
+        return 0;
+    }
+    remove_all(above, daemon)
+}
+
+/// Whether a process is one of ours and has not ended: nobody may have waited for it yet.
+fn is_pylair(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let name_and_state = stat.split_once(" (").and_then(|(_, rest)| rest.rsplit_once(") "));
+    name_and_state.is_some_and(|(name, state)| name.starts_with("pylair") && !state.starts_with(['Z', 'X']))
+}
+
+/// Removes all groups of one daemon that nobody is in. Returns how many are left.
+fn remove_all(above: &Path, daemon: u32) -> usize {
+    let first = above.join(format!("{PREFIX}{daemon}"));
+    let beside =
+        names_in(above).into_iter().filter(|name| daemon_of(name) == Some(daemon)).map(|name| above.join(name));
+    let inside = names_in(&first).into_iter().map(|name| first.join(name));
+    let mut groups: Vec<_> = inside.chain(beside.filter(|group| *group != first)).collect();
+    groups.push(first);
+    groups.iter().filter(|group| group.is_dir() && fs::remove_dir(group).is_err()).count()
+}
+
+/// The directories in a group, which are groups; files are the kernel's own.
+fn names_in(group: &Path) -> Vec<String> {
+    let entries = fs::read_dir(group).into_iter().flatten().flatten();
+    let groups = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    groups.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+/// The daemon that made a group, by its name: the group that others are in, or one beside it.
+fn daemon_of(name: &str) -> Option<u32> {
+    name.strip_prefix(PREFIX)?.split('-').next()?.parse().ok()
+}
+
+impl Groups {
+    /// Removes all groups of this daemon, whose sessions have ended. The kernel may take a moment to see that. Blocks.
+    pub fn remove(&self) {
+        let bases = || [&self.memory, &self.processes, &self.processors].into_iter().flatten();
+        for _ in 0..ATTEMPTS {
+            let left = bases().filter_map(|base| base.path.parent()).map(|above| remove_all(above, std::process::id()));
+            if left.sum::<usize>() == 0 {
+                return;
+            }
+            std::thread::sleep(LOOK_AGAIN);
         }
     }
 }
@@ -212,7 +275,7 @@ fn read_pids(group: &Path) -> Vec<i32> {
 }
 
 /// Where the hierarchy with a controller of version 1 is, and we in it: only root may make groups there.
-fn base_of_one(mounts: &str, own: &str, controller: &str) -> Option<Base> {
+fn place_of_one(mounts: &str, own: &str, controller: &str) -> Option<PathBuf> {
     let mount = mounts.lines().find_map(|line| {
         let (place, kind) = line.split_once(" - ")?;
         let options = kind.strip_prefix("cgroup ")?.split(' ').next_back()?;
@@ -223,17 +286,27 @@ fn base_of_one(mounts: &str, own: &str, controller: &str) -> Option<Base> {
         parts.next()?.split(',').any(|name| name == controller).then(|| parts.next())?
     })?;
     let path = Path::new(mount).join(inside.trim_start_matches('/'));
-    Some(Base { path: if path.is_dir() { path } else { mount.into() }, version: Version::One, _lock: None })
+    Some(if path.is_dir() { path } else { mount.into() })
 }
 
-/// The group of version 2 that we are in, if the controller is given to what is below.
-fn base_of_two(mounts: &str, own: &str, controller: &str) -> Option<Base> {
+fn base_of_one(mounts: &str, own: &str, controller: &str) -> Option<Base> {
+    let path = place_of_one(mounts, own, controller)?;
+    Some(Base { path, version: Version::One, _lock: None })
+}
+
+/// The group of version 2 that we are in.
+fn place_of_two(mounts: &str, own: &str) -> Option<PathBuf> {
     let mount = mounts.lines().find_map(|line| {
         let (place, kind) = line.split_once(" - ")?;
         kind.starts_with("cgroup2 ").then(|| place.split(' ').nth(4))?
     })?;
     let inside = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let path = Path::new(mount).join(inside);
+    Some(Path::new(mount).join(inside))
+}
+
+/// The group of version 2 that we are in, if the controller is given to what is below.
+fn base_of_two(mounts: &str, own: &str, controller: &str) -> Option<Base> {
+    let path = place_of_two(mounts, own)?;
     let given = |file: &str| {
         fs::read_to_string(path.join(file)).is_ok_and(|text| text.split_whitespace().any(|name| name == controller))
     };
@@ -330,8 +403,8 @@ impl Drop for Group {
             // Its processes are gone, but the kernel may take a moment to see that.
             if fs::remove_dir(&path).is_err() {
                 let again = move || {
-                    for _ in 0..50 {
-                        std::thread::sleep(std::time::Duration::from_millis(20));
+                    for _ in 0..ATTEMPTS {
+                        std::thread::sleep(LOOK_AGAIN);
                         if fs::remove_dir(&path).is_ok() {
                             return;
                         }
@@ -366,19 +439,27 @@ mod tests {
         let locked = base.join(format!("{PREFIX}4194305"));
         let (own, foreign) = (base.join(format!("{PREFIX}{}", std::process::id())), base.join("user-1000"));
         let beside = base.join(format!("{PREFIX}{}-abc-7", gone.id()));
-        fs::create_dir_all(&beside).unwrap();
+        // What the daemon left beside a group that it removed.
+        let alone = base.join(format!("{PREFIX}4194306-abc-7"));
+        for directory in [&beside, &alone] {
+            fs::create_dir_all(directory).unwrap();
+        }
         for directory in [&dead, &locked, &own, &foreign] {
             fs::create_dir_all(directory.join("abc-7")).unwrap();
         }
         let lock = fs::File::open(&locked).unwrap();
         flock(&lock, FlockOperation::NonBlockingLockShared).unwrap();
-        sweep(&base);
-        assert!(!dead.exists() && !beside.exists());
+        assert_eq!(sweep(&base), 0);
+        assert!(!dead.exists() && !beside.exists() && !alone.exists());
         for kept in [&locked, &own, &foreign] {
             assert!(kept.join("abc-7").exists(), "{}", kept.display());
         }
         drop(lock);
-        sweep(&base);
+        // Somebody is in it.
+        fs::create_dir(locked.join("abc-7/process")).unwrap();
+        assert_eq!(sweep(&base), 2);
+        fs::remove_dir(locked.join("abc-7/process")).unwrap();
+        assert_eq!(sweep(&base), 0);
         assert!(!locked.exists());
         fs::remove_dir_all(&base).unwrap();
     }

@@ -778,6 +778,14 @@ impl Parts {
         }
     }
 
+    /// Removes the groups that were made; all sessions have ended.
+    pub async fn remove_groups(&self) {
+        let Some(groups) = self.groups.get().cloned() else { return };
+        if tokio::task::spawn_blocking(move || groups.remove()).await.is_err() {
+            tracing::warn!("the groups of sessions could not be removed");
+        }
+    }
+
     /// Where groups of processes can be made, looked for once.
     async fn groups(&self) -> Arc<Groups> {
         let find = || async { Arc::new(tokio::task::spawn_blocking(Groups::find).await.unwrap_or_default()) };

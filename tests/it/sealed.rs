@@ -1,13 +1,13 @@
 //! Sealed sessions: what they cannot reach, what works all the same, and that nothing is left of them.
 
-use std::{fs, net::TcpListener, os::unix::fs::symlink, process::Command};
+use std::{fs, net::TcpListener, os::unix::fs::symlink, path::PathBuf, process::Command, time::Instant};
 
 use pylair::session::{OpenOptions, Outcome};
 
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::{Core, Home, TestSession, Watched, kill, on_newest_python, skip, why_no_namespaces};
+use crate::support::{Core, Home, PATIENCE, TestSession, Watched, kill, on_newest_python, skip, why_no_namespaces};
 
 /// A sealed session, unless this machine refuses to make one.
 pub async fn open_sealed(core: &Core, test: &str) -> Option<TestSession> {
@@ -156,4 +156,63 @@ fn a_daemon_that_is_killed_takes_confined_sessions_along() {
     for process in alive {
         process.assert_ends();
     }
+}
+
+/// The kernel's groups of a daemon that are there now.
+fn groups_of(daemon: i32) -> Vec<PathBuf> {
+    let name = format!("pylair-{daemon}");
+    let mut found = Vec::new();
+    let mut left = vec![(PathBuf::from("/sys/fs/cgroup"), 0)];
+    while let Some((directory, depth)) = left.pop() {
+        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            let is_its = entry.file_name().to_str().is_some_and(|entry| {
+                entry.strip_prefix(&name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+            });
+            if is_its {
+                found.push(entry.path());
+            }
+            if depth < 6 {
+                left.push((entry.path(), depth + 1));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn the_groups_of_a_daemon_that_is_gone_are_removed() {
+    let name = "the_groups_of_a_daemon_that_is_gone_are_removed";
+    if let Some(reason) = why_no_namespaces() {
+        return skip(name, &reason);
+    }
+    let home = Home::new();
+    let start = |home: &Home| {
+        let mut client = home.initialized_client();
+        client.data("open_session", &json!({"name": "s", "sandbox": "sealed"}));
+        // A cell waits until its session is in its groups.
+        client.data("execute", &json!({"code": "1", "target": "s", "output": "json"}));
+        (client, home.daemon_pid())
+    };
+    let (client, killed) = start(&home);
+    if groups_of(killed).is_empty() {
+        drop(client);
+        return skip(name, "no groups can be made here");
+    }
+    let daemon = Watched::new(killed);
+    kill(killed, Signal::KILL);
+    daemon.assert_ends();
+    drop(client);
+    let (client, stopped) = start(&home);
+    let until = Instant::now() + PATIENCE;
+    while !groups_of(killed).is_empty() {
+        assert!(Instant::now() < until, "{:?} were left by a daemon that was killed", groups_of(killed));
+    }
+    drop(client);
+    let daemon = Watched::new(stopped);
+    assert!(home.run(&["stop"]).status.success());
+    daemon.assert_ends();
+    assert_eq!(groups_of(stopped), [PathBuf::new(); 0], "they were left by a daemon that was stopped");
 }
