@@ -1,0 +1,403 @@
+"""One daemon with a home of its own, its clients, and the books of its sessions."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import random
+import shutil
+import time
+from pathlib import Path
+from typing import Any, Iterable
+
+import processes
+from doors import PATIENCE, Answer, Gone, Line, Web
+from home import Home
+from model import READ, STEPS, Book, Operation, write_operation
+from words import DAEMON_DIED, Unexplained, Wrong, expect
+
+# A bridge gives up when daemons die under it several times within seconds, which is right; so a client does not stay for more.
+MOST_DEATHS = 2
+# A cell that waits in its middle ends by itself after a while, whoever forgets it.
+WAIT = """import os as _os, time as _time
+open({gate!r}, 'w').close()
+for _ in range(20000):
+    if _os.path.exists({release!r}): break
+    _time.sleep(0.003)"""
+
+
+class Pending:
+    """A cell that somebody waits for."""
+
+    def __init__(self, book: Book, operation: Operation, line: Line, request: int, gate: Path | None, release: Path) -> None:
+        self.book, self.operation = book, operation
+        self.line, self.request = line, request
+        self.gate, self.release = gate, release
+
+    @classmethod
+    def of(cls, arena: Arena, book: Book, operation: Operation, **arguments: Any) -> Pending:
+        request = arena.line.begin("execute", code=operation.code, target=book.name, output="json", **arguments)
+        arena.say("begin", book.name, operation.number, operation.code)
+        return cls(book, operation, arena.line, request, None, book.file)
+
+    def let_go(self) -> None:
+        self.release.touch()
+
+
+class Arena:
+    """What faults are done to."""
+
+    def __init__(self, chance: random.Random, python: str, serves: bool) -> None:
+        self.chance, self.serves = chance, serves
+        self.home = Home({"PYLAIR_PYTHON": python})
+        for name in ("tmp", "work"):
+            (self.home.path / name).mkdir()
+        self.home.env["TMPDIR"] = str(self.home.path / "tmp")
+        self.log: list[str] = []
+        self.books: dict[str, Book] = {}
+        self.numbers = 0
+        # Whether this machine has sandboxes; asked once.
+        self.can_confine = True
+        self.gates = 0
+        # Sessions that are gone for good, with words.
+        self.losses = 0
+        self.deaths = 0
+        self.daemons: list[int] = []
+        if serves:
+            self.home.serve()
+        self.retired: list[Line] = []
+        self.line = Line(self.home)
+        self.web = Web(self.home)
+        self.note_daemon()
+
+    def say(self, *words: object) -> None:
+        self.log.append(" ".join(str(brief(word)) for word in words)[:1000])
+
+    # The daemon.
+
+    @property
+    def daemon(self) -> int:
+        return self.daemons[-1]
+
+    def note_daemon(self) -> None:
+        pid = self.line.must("get_status")["daemon"]["pid"]
+        if not self.daemons or self.daemons[-1] != pid:
+            self.daemons.append(pid)
+
+    def new_line(self) -> None:
+        """Another client in the place of the one that is gone."""
+        self.line.go()
+        self.retired.append(self.line)
+        self.line = Line(self.home)
+        self.deaths = 0
+
+    # Sessions.
+
+    def open(self, name: str, **options: Any) -> Book:
+        self.say("open", name, options)
+        status = self.line.must("open_session", **self.opening(name, options))
+        return self.note_session(status, options)
+
+    def opening(self, name: str, options: dict[str, Any]) -> dict[str, Any]:
+        """Arguments of `open_session`."""
+        cwd = {} if options.get("sandbox", "open") != "open" else {"cwd": str(self.home.path / "work")}
+        return {"name": name, **cwd, **options}
+
+    def note_session(self, status: dict[str, Any], options: dict[str, Any]) -> Book:
+        name, handle, sandbox = status["name"], status["handle"], status["sandbox"]
+        if sandbox == "open":
+            file = self.home.path / "work" / f"{handle}.txt"
+        else:
+            file = self.home.path / "data/workspaces" / handle / "lines.txt"
+        self.books[name] = Book(name, handle, file, options)
+        return self.books[name]
+
+    def seen_file(self, book: Book) -> str:
+        return book.file.name
+
+    def status(self, book: Book) -> dict[str, Any]:
+        return self.line.must("get_status", target=book.name)["session"]
+
+    def family(self, book: Book) -> processes.Family:
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            found = processes.family_of(self.status(book)["pid"] or 0)
+            if found is not None:
+                return found
+            time.sleep(0.01)
+        raise Wrong(f"{book.name} has no worker")
+
+    def choose(self, only: Iterable[str] | None = None) -> Book:
+        names = sorted(name for name in self.books if only is None or name in only)
+        return self.books[self.chance.choice(names)]
+
+    # Operations.
+
+    def operation(self, book: Book, waits_after: int | None = None, extra: str = "") -> tuple[Operation, Path, Path]:
+        self.numbers += 1
+        self.gates += 1
+        gate = book.file.parent / f"gate-{self.gates}"
+        release = book.file.parent / f"go-{self.gates}"
+        waits = None
+        if waits_after is not None:
+            waits = (waits_after, WAIT.format(gate=gate.name, release=release.name))
+        return write_operation(self.numbers, self.seen_file(book), waits, extra), gate, release
+
+    def cut(self, book: Book, code: str) -> Operation:
+        """An operation with this code somewhere behind its line."""
+        self.numbers += 1
+        return write_operation(self.numbers, self.seen_file(book), (self.chance.randrange(STEPS + 1), code))
+
+    def begin(self, book: Book, waits: bool, line: Line | None = None, extra: str = "", **arguments: Any) -> Pending:
+        """Sends an operation; one that waits is in its middle when this returns."""
+        line = line or self.line
+        after = self.chance.randrange(STEPS + 1) if waits else None
+        operation, gate, release = self.operation(book, after, extra)
+        self.say("begin", book.name, operation.number, f"waits after {after}", arguments)
+        request = line.begin("execute", code=operation.code, target=book.name, output="json", **arguments)
+        pending = Pending(book, operation, line, request, gate if waits else None, release)
+        if waits:
+            self.wait_for_gate(pending)
+        return pending
+
+    def wait_for_gate(self, pending: Pending) -> None:
+        assert pending.gate is not None
+        until = time.monotonic() + PATIENCE
+        while not pending.gate.exists():
+            if pending.line.is_answered(pending.request):
+                raise Wrong(f"a cell was answered before it had begun: {pending.line.answer(pending.request)}")
+            if time.monotonic() > until:
+                raise Wrong("a cell did not begin")
+            time.sleep(0.001)
+        pending.book.reach(pending.operation)
+
+    def wait_for_file(self, path: Path) -> None:
+        until = time.monotonic() + PATIENCE
+        while not path.exists():
+            if time.monotonic() > until:
+                raise Wrong(f"{path} does not come")
+            time.sleep(0.001)
+
+    def settle_requests(self, book: Book) -> None:
+        """Whatever a client that is gone had asked for has ended, or will never begin."""
+        until = time.monotonic() + PATIENCE
+        while self.line.must("get_status")["daemon"].get("requests", 0) and time.monotonic() < until:
+            time.sleep(0.002)
+        self.wait_until_idle(book)
+
+    def finish(self, pending: Pending, outcomes: tuple[str, ...] = ("ok",)) -> Answer:
+        answer = pending.line.answer(pending.request)
+        self.say("->", answer)
+        if answer.kind:
+            raise Wrong(f"an operation was answered with {answer.words}")
+        self.settle(pending.book, pending.operation, answer.data, outcomes)
+        return answer
+
+    def settle(self, book: Book, operation: Operation | None, report: dict[str, Any], outcomes: tuple[str, ...]) -> None:
+        self.see_floating(book, report["cell"])
+        book.settle(operation, report, outcomes)
+
+    def see_floating(self, book: Book, upto: int) -> None:
+        """Cells before this one that nobody has seen the end of: operations whose request was cut."""
+        while book.cell + 1 < upto:
+            job = book.job(book.cell + 1)
+            answer = self.line.ask("get_job", job=job, output="json")
+            self.say("found", job, answer)
+            expect(not answer.kind, "a cell that was begun is not known any more:", job, answer.words)
+            expect(book.floating, "a cell that nobody asked for was run:", answer.data)
+            operation = book.floating.pop(0)
+            book.settle(operation, answer.data, ("ok", "raised", "interrupted", "died", "timed_out"))
+
+    def change(self, book: Book) -> None:
+        """One operation from begin to end."""
+        self.finish(self.begin(book, waits=False))
+
+    def execute(self, book: Book, code: str, outcomes: tuple[str, ...] = ("ok",), **arguments: Any) -> dict[str, Any]:
+        """A cell that is no operation."""
+        self.say("execute", book.name, code[:200])
+        report = self.line.must("execute", code=code, target=book.name, output="json", **arguments)
+        self.say("->", report)
+        self.settle(book, None, report, outcomes)
+        return report
+
+    def check(self, book: Book, may_die: bool = False) -> None:
+        """The variables and the file are what they must be. A death that nobody has noticed yet may be that of the cell that looks."""
+        self.wait_until_idle(book)
+        outcomes = ("ok", "raised", "died") if may_die else ("ok", "raised")
+        report = self.line.must("execute", code=READ, target=book.name, output="json")
+        self.say("check", book.name, report["result"], report["notes"], report["error"])
+        self.settle(book, None, report, outcomes)
+        if report["outcome"] == "died":
+            self.check(book)
+            return
+        if report["outcome"] == "raised":
+            expect(report["error"]["type"] == "NameError", report["error"])
+        book.read_back(report["result"])
+        book.check_file()
+
+    def run(self, book: Book, operation: Operation, outcomes: tuple[str, ...], **arguments: Any) -> dict[str, Any]:
+        """An operation of one's own making."""
+        return self.finish(Pending.of(self, book, operation, **arguments), outcomes).data
+
+    def wait_for_state(self, book: Book, busy: bool) -> dict[str, Any]:
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            status = self.status(book)
+            if status["busy"] == busy:
+                return status
+        raise Wrong(f"{book.name} does not become {'busy' if busy else 'idle'}")
+
+    def start_over(self, book: Book) -> None:
+        """By request, with everything gone."""
+        self.say("restart", book.name)
+        self.line.must("restart_session", target=book.name)
+        book.empty()
+
+    def wait_until_idle(self, book: Book) -> None:
+        """A cell whose client is gone may still run."""
+        if not book.floating:
+            return
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            status = self.status(book)
+            if not status["busy"]:
+                return
+            self.line.must("get_job", job=status["job"], output="json")
+        raise Wrong(f"{book.name} does not become idle")
+
+    def checkpointed(self, book: Book) -> None:
+        """Waits until the state of now can be gone back to, or the product says why it cannot."""
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            status = self.status(book)
+            if book.lineage[-1] in (0, *status["checkpoints"]) or status["checkpoint_skipped"]:
+                return
+            time.sleep(0.005)
+        raise Wrong(f"{book.name} gets no checkpoint")
+
+    # A daemon that is gone.
+
+    def hear_of_death(self, pendings: list[Pending]) -> None:
+        """Every request that was under way is answered by the bridge, in words."""
+        for pending in pendings:
+            answer = pending.line.answer(pending.request)
+            self.say("->", answer)
+            if answer.kind == "":
+                # It had ended just before.
+                self.settle(pending.book, pending.operation, answer.data, ("ok",))
+                continue
+            if not DAEMON_DIED.search(answer.words):
+                raise Unexplained(f"a request that died with the daemon was answered with {answer.words}")
+            pending.book.may.add(pending.operation.number)
+
+    def outlive_daemon(self, pendings: list[Pending]) -> None:
+        """The daemon was killed: what it answered, what the next one says, and sessions anew in place of those that are gone."""
+        self.hear_of_death(pendings)
+        self.serve_again()
+        self.deaths += 1
+        if self.deaths > MOST_DEATHS or self.chance.random() < 0.3:
+            self.new_line()
+        else:
+            self.hear_of_next()
+        self.note_daemon()
+        for book in list(self.books.values()):
+            book.floating.clear()
+            self.ask_for_gone(book)
+
+    def hear_of_next(self) -> None:
+        """The first answer of the next daemon says what became of the one before."""
+        answer = self.line.ask("list_targets")
+        self.say("first answer", answer.words or answer.data)
+        if not DAEMON_DIED.search(json.dumps([answer.data, answer.words])):
+            raise Unexplained(f"the first answer of the next daemon is {answer}")
+
+    def serve_again(self) -> None:
+        """Before a bridge starts a daemon of its own."""
+        if not self.serves:
+            return
+        server = self.home._server
+        assert server is not None
+        server.wait(PATIENCE)
+        assert server.stdout is not None
+        server.stdout.close()
+        self.home.serve()
+
+    def ask_for_gone(self, book: Book) -> None:
+        """A session of the daemon that was killed: a kept one comes back empty and says so, any other is not there."""
+        if book.keep:
+            report = self.line.must("execute", code=READ, target=book.name, output="json")
+            self.say("gone", book.name, report)
+            book.cell = report["cell"] - 1
+            self.settle(book, None, report, ("ok", "raised"))
+            book.read_back(report["result"])
+            return
+        answer = self.line.ask("execute", code=READ, target=book.name, output="json")
+        self.say("gone", book.name, answer)
+        if answer.kind not in ("unknown_session", "closed_session"):
+            raise Wrong(f"a session of a daemon that was killed answers {answer}")
+        self.losses += book.state is not None
+        if book.sandbox == "open":
+            book.check_file()
+        self.open(book.name, **book.options)
+
+    # Saves.
+
+    def save(self, book: Book) -> tuple[str, Book]:
+        """What was acknowledged as saved must come back, whatever happens to the daemon. The book is as it was then."""
+        report = self.line.must("save_session", target=book.name)
+        self.say("save", book.name, report)
+        saved = {variable["name"] for variable in report["saved"]}
+        expect(book.state is None or saved >= {"ops", "n", "d"}, "saved is only", report)
+        return report["save"], copy.copy(book)
+
+    def restore(self, saved: tuple[str, Book]) -> None:
+        save, then = saved
+        name = f"restored{self.gates}"
+        self.gates += 1
+        status = self.line.must("open_session", name=name, restore=save, sandbox=then.sandbox)
+        report = self.line.must("execute", code=READ, target=name, output="json")
+        self.say("restored", save, report)
+        then.name = name
+        then.read_back(report["result"])
+        self.line.must("close_session", target=status["name"])
+
+    def close(self) -> str:
+        """Stops the daemon; what it said."""
+        for line in [*self.retired, self.line]:
+            line.leave()
+        stopped = self.home.run("stop")
+        self.say("stop", stopped.returncode, stopped.stdout, stopped.stderr)
+        expect(stopped.returncode == 0, "stop failed:", stopped.stderr)
+        server = self.home._server
+        if server is not None:
+            server.wait(PATIENCE)
+            assert server.stdout is not None
+            server.stdout.close()
+        return stopped.stdout
+
+    def remove(self) -> None:
+        shutil.rmtree(self.home.path, ignore_errors=True)
+
+
+def brief(value: Any) -> Any:
+    """What of an answer tells something."""
+    if isinstance(value, Answer):
+        return value.words if value.kind else brief(value.data)
+    if isinstance(value, dict):
+        told = ("cell", "outcome", "result", "error", "notes", "kind", "message", "name", "handle", "pid", "state", "checkpoints")
+        return {key: value[key] for key in told if value.get(key) not in (None, [], {})}
+    return value
+
+
+def touch_all(paths: Iterable[Path], seconds: float) -> None:
+    """Moves the times of files by so much."""
+    for path in paths:
+        try:
+            stat = path.lstat()
+            os.utime(path, (stat.st_atime + seconds, stat.st_mtime + seconds), follow_symlinks=False)
+        except OSError:
+            continue
+
+
+__all__ = ["Answer", "Arena", "Gone", "Pending", "touch_all"]

@@ -1,0 +1,90 @@
+"""Some faults in a row on one daemon, from its start to the proof that nothing of it is left."""
+
+from __future__ import annotations
+
+import random
+import time
+import traceback
+from typing import Any
+
+import cells
+import cuts
+import hogs
+import kills
+import leftovers
+from arena import Arena
+from doors import Gone
+from fault import KINDS
+from words import LeftOver, Wrong
+
+__all__ = ["cells", "cuts", "hogs", "kills", "run"]
+
+SESSIONS: dict[str, dict[str, Any]] = {"one": {}, "kept": {"keep": True}, "sealed": {"sandbox": "sealed"}}
+SHOWN_LINES = 30
+
+
+def run(seed: str, kinds: list[str], python: str, keep_home: bool = False) -> list[dict[str, Any]]:
+    """The outcome of each fault, in their order."""
+    results: list[dict[str, Any]] = []
+    rest = list(enumerate(kinds))
+    while rest:
+        rest = run_one_arena(seed, rest, python, results, keep_home)
+    return results
+
+
+def run_one_arena(seed: str, rest: list[tuple[int, str]], python: str, results: list[dict[str, Any]], keep_home: bool) -> list[tuple[int, str]]:
+    """Goes on until all are done or one fails; then the daemon's state is worth nothing any more."""
+    mounted = leftovers.mounts()
+    chance = random.Random(f"{seed}/{rest[0][0]}")
+    arena = Arena(chance, python, serves=chance.random() < 0.5)
+    failed = False
+    try:
+        for name, options in SESSIONS.items():
+            arena.open(name, **options)
+        while rest and not failed:
+            (index, name), rest = rest[0], rest[1:]
+            arena.chance = random.Random(f"{seed}/{index}/{name}")
+            result = one_fault(arena, name)
+            results.append({"index": index, **result})
+            failed = bool(result["verdict"])
+    finally:
+        verdict = end(arena, mounted, failed, keep_home)
+    if verdict and not failed:
+        results[-1].update(verdict)
+    return rest
+
+
+def one_fault(arena: Arena, name: str) -> dict[str, Any]:
+    arena.say(f"=== {name}")
+    losses = {book.name: book.losses for book in arena.books.values()}
+    result: dict[str, Any] = {"kind": name, "verdict": "", "middle": False, "explained": 0, "seconds": 0.0}
+    try:
+        effect = KINDS[name](arena)
+        for book in effect.books:
+            arena.check(book, effect.may_die)
+        result.update(middle=effect.middle, seconds=round(time.monotonic() - effect.at, 3))
+        result["explained"] = sum(book.losses - losses.get(book.name, 0) for book in arena.books.values()) + arena.losses
+        arena.losses = 0
+        bystander = arena.choose()
+        arena.change(bystander)
+        arena.check(bystander)
+    except (Wrong, Gone, OSError) as wrong:
+        result.update(verdict=getattr(wrong, "verdict", "wrong"), story=told(arena, wrong))
+    return result
+
+
+def told(arena: Arena, wrong: BaseException) -> str:
+    where = "".join(traceback.format_tb(wrong.__traceback__)[-3:])
+    return "\n".join([*arena.log[-SHOWN_LINES:], f"{type(wrong).__name__}: {wrong}", where])
+
+
+def end(arena: Arena, mounted: set[str], failed: bool, keep_home: bool) -> dict[str, Any]:
+    try:
+        arena.close()
+        leftovers.check(arena.home.path, arena.daemons, mounted)
+    except Exception as wrong:
+        return {"verdict": LeftOver.verdict, "story": told(arena, wrong)}
+    finally:
+        if not keep_home:
+            arena.remove()
+    return {}

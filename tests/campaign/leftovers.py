@@ -1,0 +1,77 @@
+"""What must not be there any more when a daemon has been stopped."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+from home import descendants
+from words import LeftOver
+
+GROUPS = Path("/sys/fs/cgroup")
+USUAL_DATA = {
+    "canary",
+    "failures.db",
+    "failures.db.lock",
+    "journal.db",
+    "journal.db.lock",
+    "outputs",
+    "saves",
+    "sessions",
+    "token",
+    "venvs",
+    "workspaces",
+}
+SETTLING_S = 15.0
+
+
+def mounts() -> set[str]:
+    """Where something is mounted, for this process."""
+    with open("/proc/self/mountinfo") as file:
+        return {line.split()[4] for line in file}
+
+
+def groups(daemons: list[int]) -> list[str]:
+    """Kernel groups that carry the name of one of these daemons."""
+    wanted = re.compile(r"pylair-(" + "|".join(str(pid) for pid in daemons) + r")(-|$)")
+    found = []
+    for directory, names, _ in os.walk(GROUPS):
+        found += [f"{directory}/{name}" for name in names if wanted.match(name)]
+    return found
+
+
+def sockets(path: Path) -> list[str]:
+    with open("/proc/net/unix") as file:
+        return [line.split()[-1] for line in file if str(path) in line]
+
+
+def wait_for_nothing(look: object, what: str) -> None:
+    until = time.monotonic() + SETTLING_S
+    left = look()  # type: ignore[operator]
+    while left and time.monotonic() < until:
+        time.sleep(0.02)
+        left = look()  # type: ignore[operator]
+    if left:
+        raise LeftOver(f"{what}: {left}")
+
+
+def check(home: Path, daemons: list[int], mounted: set[str]) -> None:
+    """After `stop`. Confined sessions take a moment to be unmounted by the kernel."""
+    wait_for_nothing(descendants, "still running")
+    wait_for_nothing(lambda: [pid for pid in daemons if os.path.exists(f"/proc/{pid}/fd")], "daemons still there")
+    wait_for_nothing(lambda: mounts() - mounted, "still mounted")
+    wait_for_nothing(lambda: groups(daemons), "groups")
+    wait_for_nothing(lambda: sockets(home), "sockets")
+    empty = {"runtime": {"daemon.lock", "start.lock"}, "tmp": set(), "data": USUAL_DATA}
+    for name, usual in empty.items():
+        left = {path.name for path in (home / name).iterdir()} - usual
+        if left:
+            raise LeftOver(f"in {name}: {sorted(left)}")
+    halves = [str(path) for path in (home / "data").rglob("*.new")]
+    if halves:
+        raise LeftOver(f"half written files: {halves}")
+    log = home / "state/daemon.log"
+    if log.exists() and "panicked" in log.read_text(errors="replace"):
+        raise LeftOver("the daemon panicked; see its log")

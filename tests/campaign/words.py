@@ -1,0 +1,84 @@
+"""What the product says became of a session, read from its own words. The one place that knows the sentences."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+ROLLED_BACK = re.compile(
+    r"^the session was rolled back to where it was (?:after cell (\d+)|before its first cell)"
+    r"(?:: what cells? (\d+)(?: to (\d+))? did is lost)?$"
+)
+RESTARTED = re.compile(r"^the session was restarted(: all variables are gone)?$")
+STARTED_AGAIN = "the session was started again"
+RESTORED = re.compile(r"^(?:no variable was|(\d+) variables? (?:was|were)) restored(?:: (.*))?$")
+NOT_SAVED = "the variables it had were not saved"
+KEPT = "what the cell had done until then was kept"
+NOT_RESTARTED = "the session could not be restarted"
+DAEMON_DIED = re.compile(r"the pylair daemon died\b.*\ball sessions and their variables are gone", re.DOTALL)
+
+
+class Wrong(Exception):
+    """The product did not keep a promise."""
+
+    verdict = "wrong"
+
+
+class Unexplained(Wrong):
+    """Something is lost and nobody was told."""
+
+    verdict = "unexplained"
+
+
+class LeftOver(Wrong):
+    """Something stayed behind."""
+
+    verdict = "left over"
+
+
+def expect(condition: object, *what: object) -> None:
+    if not condition:
+        raise Wrong(" ".join(str(part) for part in what))
+
+
+class Move(NamedTuple):
+    """Where a session was put, as the notes say."""
+
+    # The cell after whose end it is; None for a new worker.
+    cell: int | None
+    # First and last of the cells that the notes call lost, if they do.
+    lost: tuple[int, int] | None
+    # All variables are said to be gone.
+    all_gone: bool = False
+    # Variables came back from a save.
+    restored: tuple[str, ...] | None = None
+
+
+def moves(notes: list[str]) -> list[Move]:
+    """All that notes say about where the session was put, in their order."""
+    found: list[Move] = []
+    for note in notes:
+        expect(NOT_RESTARTED not in note, note)
+        back = ROLLED_BACK.match(note)
+        if back:
+            lost = (int(back.group(2)), int(back.group(3) or back.group(2))) if back.group(2) else None
+            found.append(Move(int(back.group(1) or 0), lost))
+        elif RESTARTED.match(note):
+            found.append(Move(None, None, all_gone="gone" in note))
+        elif note == STARTED_AGAIN:
+            found.append(Move(None, None))
+        elif note == NOT_SAVED and found:
+            found[-1] = found[-1]._replace(all_gone=True)
+        elif RESTORED.match(note) and found:
+            names = (RESTORED.match(note) or [None, None, None])[2]
+            found[-1] = found[-1]._replace(restored=tuple((names or "").split(", ")) if names else ())
+    return found
+
+
+def is_kept(notes: list[str]) -> bool:
+    return any(note.endswith(KEPT) for note in notes)
+
+
+def told(value: Any) -> str:
+    """Everything an answer says, to be searched."""
+    return str(value)
