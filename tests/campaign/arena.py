@@ -9,7 +9,7 @@ import random
 import shutil
 import time
 from pathlib import Path
-from typing import Any, Iterable
+from typing import Any, Callable, Iterable
 
 import processes
 from doors import PATIENCE, Answer, Gone, Line, Web
@@ -48,9 +48,11 @@ class Pending:
 class Arena:
     """What faults are done to."""
 
-    def __init__(self, chance: random.Random, python: str, serves: bool) -> None:
+    def __init__(self, chance: random.Random, python: str, serves: bool, small_disk: Callable[[Path], None] | None = None) -> None:
         self.chance, self.serves = chance, serves
         self.home = Home({"PYLAIR_PYTHON": python})
+        if small_disk is not None:
+            small_disk(self.home.path)
         for name in ("tmp", "work"):
             (self.home.path / name).mkdir()
         self.home.env["TMPDIR"] = str(self.home.path / "tmp")
@@ -341,11 +343,47 @@ class Arena:
             book.check_file()
         self.open(book.name, **book.options)
 
+    def stop(self, pendings: list[Pending]) -> None:
+        """The daemon leaves because it is told to. What is under way is answered."""
+        self.say("stop")
+        stopped = self.home.run("stop")
+        self.say("->", stopped.returncode, stopped.stdout, stopped.stderr)
+        expect(stopped.returncode == 0, "stop failed:", stopped.stderr)
+        for pending in pendings:
+            answer = pending.line.answer(pending.request)
+            self.say("->", answer)
+            if answer.kind:
+                expect(answer.kind == "daemon_stopped", "a request was answered with", answer.words)
+                pending.book.may.add(pending.operation.number)
+            else:
+                self.settle(pending.book, pending.operation, answer.data, ("ok", "interrupted"))
+
+    def come_back(self, idle: set[str]) -> None:
+        """The next daemon brings back what was saved: of idle sessions all, of others what it says."""
+        self.serve_again()
+        self.new_line()
+        self.note_daemon()
+        for book in list(self.books.values()):
+            book.floating.clear()
+            answer = self.line.ask("execute", code=READ, target=book.name, output="json")
+            self.say("back", book.name, answer)
+            if answer.kind:
+                if book.state is not None and book.name in idle:
+                    raise Unexplained(f"{book.name} was idle when the daemon left and does not come back: {answer.words}")
+                expect(answer.kind in ("unknown_session", "closed_session"), book.name, "answers", answer.words)
+                self.losses += book.state is not None
+                self.open(book.name, **book.options)
+                continue
+            self.settle(book, None, answer.data, ("ok", "raised"))
+            book.read_back(answer.data["result"])
+
     # Saves.
 
     def save(self, book: Book) -> tuple[str, Book]:
         """What was acknowledged as saved must come back, whatever happens to the daemon. The book is as it was then."""
-        report = self.line.must("save_session", target=book.name)
+        return self.saved(book, self.line.must("save_session", target=book.name))
+
+    def saved(self, book: Book, report: dict[str, Any]) -> tuple[str, Book]:
         self.say("save", book.name, report)
         saved = {variable["name"] for variable in report["saved"]}
         expect(book.state is None or saved >= {"ops", "n", "d"}, "saved is only", report)

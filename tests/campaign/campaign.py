@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import collections
 import concurrent.futures
+import ctypes
 import json
 import os
 import random
@@ -25,6 +26,7 @@ from fault import KINDS
 from home import adopt_orphans, descendants
 
 IN_A_ROW = 20
+PR_SET_PDEATHSIG = 1
 # For what hangs; episodes take a fraction of it.
 EPISODE_TIMEOUT = 900.0
 
@@ -112,14 +114,25 @@ def main() -> int:
     parser.add_argument("--one", metavar="KINDS", help=argparse.SUPPRESS)
     options = parser.parse_args()
     adopt_orphans()
-    if options.one:
-        for result in episode.run(options.seed, json.loads(options.one), interpreter(), options.keep):
-            print(json.dumps(result), flush=True)
-        return 0
+    # Also when somebody ends this: nothing of it stays.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    try:
+        return one(options) if options.one else campaign(options)
+    finally:
+        end_strays()
+
+
+def one(options: argparse.Namespace) -> int:
+    """In a process of its own: the outcome of each fault as a line."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    for result in episode.run(options.seed, json.loads(options.one), interpreter(), options.keep):
+        print(json.dumps(result), flush=True)
+    return 0
+
+
+def campaign(options: argparse.Namespace) -> int:
     began = time.monotonic()
-    episodes = plan(options.faults, options.minimum, options.only, options.seed)
-    results = run_all(episodes, options)
-    end_strays()
+    results = run_all(plan(options.faults, options.minimum, options.only, options.seed), options)
     print(table(results))
     failed = [result for result in results if result["verdict"]]
     again = f"{Path(__file__).name} --seed {options.seed} --faults {options.faults} --minimum {options.minimum}"

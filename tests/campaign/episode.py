@@ -12,12 +12,13 @@ import cuts
 import hogs
 import kills
 import leftovers
+import machine
 from arena import Arena
 from doors import Gone
 from fault import KINDS
 from words import LeftOver, Wrong
 
-__all__ = ["cells", "cuts", "hogs", "kills", "run"]
+__all__ = ["cells", "cuts", "hogs", "kills", "machine", "run"]
 
 SESSIONS: dict[str, dict[str, Any]] = {"one": {}, "kept": {"keep": True}, "sealed": {"sandbox": "sealed"}}
 SHOWN_LINES = 30
@@ -34,9 +35,10 @@ def run(seed: str, kinds: list[str], python: str, keep_home: bool = False) -> li
 
 def run_one_arena(seed: str, rest: list[tuple[int, str]], python: str, results: list[dict[str, Any]], keep_home: bool) -> list[tuple[int, str]]:
     """Goes on until all are done or one fails; then the daemon's state is worth nothing any more."""
-    mounted = leftovers.mounts()
     chance = random.Random(f"{seed}/{rest[0][0]}")
-    arena = Arena(chance, python, serves=chance.random() < 0.5)
+    disk = machine.small_disk if any(name == "full disk" for _, name in rest) else None
+    arena = Arena(chance, python, chance.random() < 0.5, disk)
+    mounted = leftovers.mounts()
     failed = False
     try:
         for name, options in SESSIONS.items():

@@ -172,3 +172,15 @@ def kill_daemon(arena: Arena) -> Effect:
     if save is not None:
         arena.restore(save)
     return Effect(middle, at, tuple(arena.books.values()))
+
+
+@kind("stop daemon")
+def stop_daemon(arena: Arena) -> Effect:
+    """By command, in the middle of work. What was idle is saved and comes back as it was."""
+    names = arena.chance.sample(sorted(arena.books), arena.chance.randrange(0, 3))
+    pendings = [pending for pending in (bring_to_work(arena, arena.books[name]) for name in names) if pending]
+    busy = {pending.book.name for pending in pendings if is_under_way(pending)}
+    at = time.monotonic()
+    arena.stop(pendings)
+    arena.come_back(set(arena.books) - busy)
+    return Effect(bool(busy), at, tuple(arena.books.values()))
