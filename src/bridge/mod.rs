@@ -2,8 +2,9 @@
 //!
 //! The bridge passes three descriptors: its stdin, its stdout and a slate. The daemon then speaks to the client directly and notes on
 //! the slate what the bridge must know if it has to take over: which requests are unanswered, how the client introduced itself,
-//! and whether a line was cut in the middle. `commands::mcp` is the bridge's side, `mcp::stdio` the daemon's.
+//! what was read and not dealt with, and whether a line was cut in the middle. `commands::mcp` is the bridge's side, `mcp::stdio` the daemon's.
 
+pub mod inbox;
 pub mod slate;
 
 use std::{
@@ -77,6 +78,13 @@ impl Hello {
         file.take(16 << 20).read_to_end(&mut bytes)?;
         Ok(serde_json::from_slice(&bytes)?)
     }
+}
+
+/// The request id of a whole message; none for notifications, for answers, and for what is no message.
+pub fn id_of_line(line: &str) -> Option<String> {
+    let message: serde_json::Value = serde_json::from_str(line).ok()?;
+    let id = message.get("id").filter(|id| id.is_number() || id.is_string())?;
+    message.get("method").map(|_| id.to_string())
 }
 
 /// The request id in the beginning of a message whose rest was lost, if it stands there.

@@ -1,7 +1,8 @@
 //! The slate: a memory file that the daemon writes and the bridge reads after the daemon's death.
 //!
 //! Fixed slots, each a length and that many bytes, written with `pwrite`. A slot costs half a microsecond, so a request can
-//! afford two. A crash in the middle of a slot leaves a slot that does not parse, which the bridge skips.
+//! afford two. A crash in the middle of a slot leaves a slot that does not parse, which the bridge skips. Behind the slots is the
+//! inbox.
 
 use std::{
     fs::File,
@@ -10,7 +11,13 @@ use std::{
     sync::Mutex,
 };
 
+use rustix::fs::{MemfdFlags, SealFlags};
 use serde::{Deserialize, Serialize};
+
+use super::{
+    id_in_partial_line, id_of_line,
+    inbox::{self, Inbox},
+};
 
 const SLOT_BYTES: u64 = 512;
 const SLOTS: u64 = 64;
@@ -18,11 +25,15 @@ const STATE_AT: u64 = SLOTS * SLOT_BYTES;
 const STATE_BYTES: u64 = 1024;
 const INITIALIZE_AT: u64 = STATE_AT + STATE_BYTES;
 const MAX_INITIALIZE_BYTES: u64 = 64 << 10;
+/// A multiple of every page's size, because it is mapped.
+const INBOX_AT: u64 = 128 << 10;
+const _: () = assert!(INITIALIZE_AT + MAX_INITIALIZE_BYTES <= INBOX_AT, "the inbox would overlap what is before it");
 
-/// An empty memory file of the right size.
+/// An empty memory file of the right size, which nobody can make smaller.
 pub fn create() -> io::Result<OwnedFd> {
-    let file = rustix::fs::memfd_create("pylair-slate", rustix::fs::MemfdFlags::CLOEXEC)?;
-    rustix::fs::ftruncate(&file, INITIALIZE_AT + MAX_INITIALIZE_BYTES)?;
+    let file = rustix::fs::memfd_create("pylair-slate", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    rustix::fs::ftruncate(&file, INBOX_AT + inbox::BYTES)?;
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::SEAL)?;
     Ok(file)
 }
 
@@ -43,8 +54,8 @@ pub struct Found {
     pub initialize: Option<serde_json::Value>,
     /// The daemon died while it wrote a line to the client.
     pub was_writing: bool,
-    /// The daemon died with part of a line from the client in its hands: its beginning.
-    pub partial: Option<String>,
+    /// The daemon died with the beginning of a line from the client in its hands: the rest is still to come.
+    pub mid_line: bool,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -60,6 +71,11 @@ impl Slate {
             slots: Mutex::new(vec![None; usize::try_from(SLOTS).unwrap_or_default()]),
             state: Mutex::default(),
         }
+    }
+
+    /// Where lines are read to, so that they are found when they were read and nothing else.
+    pub fn inbox(slate: Option<&Self>) -> io::Result<Inbox> {
+        Inbox::new(slate.map(|slate| (&slate.file, INBOX_AT)))
     }
 
     /// A request came in.
@@ -128,7 +144,7 @@ pub fn read_and_wipe(file: &File) -> io::Result<Found> {
         file.read_exact_at(&mut bytes, at + 4).ok()?;
         Some(bytes)
     };
-    let unanswered = (0..SLOTS)
+    let mut unanswered: Vec<_> = (0..SLOTS)
         .filter_map(|number| String::from_utf8(slot(number * SLOT_BYTES, SLOT_BYTES)?).ok())
         .filter(|id| serde_json::from_str::<serde_json::Value>(id).is_ok())
         .collect();
@@ -139,7 +155,29 @@ pub fn read_and_wipe(file: &File) -> io::Result<Found> {
         file.write_all_at(&[0; 4], number * SLOT_BYTES)?;
     }
     file.write_all_at(&[0; 4], STATE_AT)?;
-    Ok(Found { unanswered, initialize, was_writing: state.writing, partial: state.partial })
+    let unread = String::from_utf8_lossy(&inbox::read_and_wipe(file, INBOX_AT)?).into_owned();
+    let (lost, mid_line) = undealt(state.partial, &unread);
+    for id in lost {
+        // It may have been noted just before.
+        if !unanswered.contains(&id) {
+            unanswered.push(id);
+        }
+    }
+    Ok(Found { unanswered, initialize, was_writing: state.writing, mid_line })
+}
+
+/// The requests in what was read and not dealt with, and whether it ends in the middle of a line. `partial` is the beginning of the
+/// first line if that was noted.
+fn undealt(partial: Option<String>, unread: &str) -> (Vec<String>, bool) {
+    let mid_line = if unread.is_empty() { partial.is_some() } else { !unread.ends_with('\n') };
+    let mut ids = Vec::new();
+    let mut lines = unread.split('\n');
+    if let Some(partial) = partial {
+        ids.extend(id_in_partial_line(&format!("{partial}{}", lines.next().unwrap_or_default())));
+    }
+    // One whose end is still to come is no whole message.
+    ids.extend(lines.filter_map(|line| id_of_line(line).or_else(|| id_in_partial_line(line))));
+    (ids, mid_line)
 }
 
 #[cfg(test)]
@@ -163,13 +201,57 @@ mod tests {
         slate.writing(true);
         slate.reading(Some(br#"{"jsonrpc":"2.0","id":9,"#));
         let found = read_and_wipe(&file).unwrap();
-        assert_eq!(found.unanswered, ["\"two\"", "3"]);
+        assert_eq!(found.unanswered, ["\"two\"", "3", "9"]);
         assert_eq!(found.initialize.unwrap()["protocolVersion"], "2025-11-25");
-        assert!(found.was_writing);
-        assert_eq!(found.partial.as_deref(), Some(r#"{"jsonrpc":"2.0","id":9,"#));
+        assert!(found.was_writing && found.mid_line);
         let again = read_and_wipe(&file).unwrap();
         assert_eq!(again.unanswered, [""; 0]);
-        assert!(again.initialize.is_some() && !again.was_writing);
+        assert!(again.initialize.is_some() && !again.was_writing && !again.mid_line);
+    }
+
+    #[test]
+    fn what_was_read_and_not_dealt_with_is_found() {
+        let (slate, file) = slate();
+        let mut inbox = Slate::inbox(Some(&slate)).unwrap();
+        let mut read = |text: &str| {
+            inbox.room()[..text.len()].copy_from_slice(text.as_bytes());
+            inbox.take(text.len());
+            inbox.leave(text.len());
+        };
+        let first = "{\"id\":1,\"method\":\"a\"}\n";
+        let rest =
+            "{\"method\":\"b\",\"params\":{\"id\":7},\"id\":\"two\"}\n{\"method\":\"n\"}\nno json\n{\"id\":3,\"met";
+        read(&format!("{first}{rest}"));
+        inbox.leave(rest.len());
+        let found = read_and_wipe(&file).unwrap();
+        assert_eq!(found.unanswered, ["\"two\"", "3"]);
+        assert!(found.mid_line);
+        assert_eq!(read_and_wipe(&file).unwrap(), Found::default());
+    }
+
+    #[test]
+    fn a_line_in_two_pieces_is_known_by_its_beginning_until_it_was_dealt_with() {
+        let (slate, file) = slate();
+        let mut inbox = Slate::inbox(Some(&slate)).unwrap();
+        slate.reading(Some(b"{\"id\":4,\"method\":\"a\",\"params\":{\"x\":\""));
+        let rest = b"y\"}}\n";
+        inbox.room()[..rest.len()].copy_from_slice(rest);
+        let found = read_and_wipe(&file).unwrap();
+        assert_eq!((found.unanswered, found.mid_line), (vec!["4".to_owned()], false));
+
+        slate.begin("5");
+        slate.reading(Some(b"{\"id\":5,"));
+        assert_eq!(read_and_wipe(&file).unwrap().unanswered, ["5"], "it is answered once");
+    }
+
+    #[test]
+    fn memory_that_can_be_taken_away_is_not_shared() {
+        let file = File::from(rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
+        file.set_len(INBOX_AT + inbox::BYTES).unwrap();
+        let slate = Slate::new(file.try_clone().unwrap().into());
+        let mut inbox = Slate::inbox(Some(&slate)).unwrap();
+        file.set_len(0).unwrap();
+        inbox.room()[0] = b'x';
     }
 
     #[test]

@@ -21,7 +21,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Exit, Failure, Surroundings, complain, log_to_stderr};
 use crate::{
-    bridge::{Answer, Flags, Hello, Resumed, id_in_partial_line, slate},
+    bridge::{Answer, Flags, Hello, Resumed, slate},
     caller::{self, Caller, DefaultSession, Door, Scope},
     cli::McpArgs,
     config,
@@ -95,7 +95,7 @@ fn bridge(flags: Flags, surroundings: &Surroundings) -> Result<Exit, Failure> {
         let next = if kind == "client_dropped" { "and took it again" } else { "and a new one was started" };
         hello.resumed = Some(Resumed {
             initialize: found.initialize,
-            mid_line: found.partial.is_some(),
+            mid_line: found.mid_line,
             note: format!("{what} {next}: {}", what_is_lost(kind)),
         });
     }
@@ -182,8 +182,7 @@ fn answer_pending(output: BorrowedFd, found: &slate::Found, what: &str, kind: &s
         // Ends the line the daemon could not; the client drops it as no JSON.
         text.push('\n');
     }
-    let partial = found.partial.as_deref().and_then(id_in_partial_line);
-    for id in found.unanswered.iter().chain(&partial) {
+    for id in &found.unanswered {
         let hint = if kind == "client_dropped" {
             "look at the session, then call again"
         } else {

@@ -468,14 +468,15 @@ impl Server {
             record.conclude(told.as_ref().err().map(|error| (error.kind, error.message.as_str())));
         }
         let mut notes = std::mem::take(&mut *notes.lock().expect("no panic while locked"));
+        // The first answer after an earlier daemon's end says so, whatever was asked: an error may be the consequence of it, and a list
+        // that has become shorter too.
+        notes.extend(self.note.lock().expect("no panic while locked").take());
         let result = match told {
             Ok(mut result) => {
                 render::add_notes(&mut result, notes);
                 result
             }
             Err(mut error) => {
-                // An error may be the consequence of what there is to tell.
-                notes.extend(self.note.lock().expect("no panic while locked").take());
                 for note in notes {
                     error.hint = format!("{note}; {}", error.hint);
                 }

@@ -35,7 +35,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    bridge::{id_in_partial_line, slate::Slate},
+    bridge::{
+        id_in_partial_line,
+        inbox::{self, Inbox},
+        slate::Slate,
+    },
     descriptor::{Descriptor, register, until_writable},
     event_loop::{self, apart},
 };
@@ -44,7 +48,6 @@ use crate::{
 const MAX_LINE_BYTES: usize = 72 << 20;
 /// Shorter than clients wait for our end before they kill us.
 const LINGER: Duration = Duration::from_secs(1);
-const READ_BYTES: usize = 64 << 10;
 /// As much as may wait for a client that does not read.
 const MAX_UNREAD_BYTES: usize = 32 << 20;
 /// Requests of one client at once.
@@ -145,7 +148,7 @@ pub struct Stdio {
     input: AsyncFd<End>,
     shared: Arc<Shared>,
     buffer: BytesMut,
-    chunk: Box<[u8]>,
+    inbox: Inbox,
     /// Where in the buffer no newline is known not to be.
     scanned: usize,
     /// The rest of a line that was too long, or whose beginning died with another daemon.
@@ -177,12 +180,14 @@ impl Stdio {
     pub fn new(input: OwnedFd, output: OwnedFd, origin: Origin) -> io::Result<Self> {
         let input = End::new(input, false)?;
         let output = End::new(output, true)?;
+        let slate = origin.slate.map(Slate::new);
+        let inbox = Slate::inbox(slate.as_ref())?;
         Ok(Self {
             input: register(input, Interest::READABLE)?,
             shared: Arc::new(Shared {
                 output,
                 writing: tokio::sync::Mutex::default(),
-                slate: origin.slate.map(Slate::new),
+                slate,
                 pending: Mutex::default(),
                 answers: Notify::new(),
                 closed: AtomicBool::new(false),
@@ -190,8 +195,8 @@ impl Stdio {
                 unread: AtomicUsize::new(0),
                 taken: Notify::new(),
             }),
-            buffer: BytesMut::with_capacity(READ_BYTES),
-            chunk: vec![0; READ_BYTES].into(),
+            buffer: BytesMut::with_capacity(inbox::ROOM),
+            inbox,
             scanned: 0,
             discarding: origin.mid_line,
             partial_noted: false,
@@ -212,8 +217,8 @@ impl Stdio {
                     line.truncate(line.len() - 1);
                 }
                 self.scanned = 0;
-                self.note_partial(false);
                 if std::mem::take(&mut self.discarding) {
+                    self.dealt_with_line();
                     continue;
                 }
                 return Some(line);
@@ -236,9 +241,9 @@ impl Stdio {
                 ready = self.input.readable() => ready.ok()?,
                 () = self.stop.cancelled() => return None,
             };
-            match self.input.get_ref().read(&mut self.chunk) {
+            match self.input.get_ref().read(self.inbox.room()) {
                 Ok(0) => return None,
-                Ok(count) => self.buffer.extend_from_slice(&self.chunk[..count]),
+                Ok(count) => self.buffer.extend_from_slice(self.inbox.take(count)),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) => guard.clear_ready(),
                 Err(error) => {
@@ -280,6 +285,12 @@ impl Stdio {
                 () = self.stop.cancelled() => return,
             }
         }
+    }
+
+    /// The newest line was answered, or is noted on the slate, or needs no answer.
+    fn dealt_with_line(&mut self) {
+        self.inbox.leave(self.buffer.len());
+        self.note_partial(false);
     }
 
     fn note_partial(&mut self, partial: bool) {
@@ -415,14 +426,22 @@ impl Transport<RoleServer> for Stdio {
                 let is_blank = line.iter().all(u8::is_ascii_whitespace);
                 (!is_blank).then(|| serde_json::from_slice::<ClientJsonRpcMessage>(&line))
             });
-            let Some(parsed) = parsed else { continue };
+            let Some(parsed) = parsed else {
+                self.dealt_with_line();
+                continue;
+            };
             match parsed {
                 Ok(message) => {
-                    if self.admit(&message).await {
+                    let is_admitted = self.admit(&message).await;
+                    self.dealt_with_line();
+                    if is_admitted {
                         return Some(message);
                     }
                 }
-                Err(error) => self.refuse_line(&line, &error).await,
+                Err(error) => {
+                    self.refuse_line(&line, &error).await;
+                    self.dealt_with_line();
+                }
             }
         }
     }
@@ -453,5 +472,34 @@ impl Stdio {
             format!("this is no JSON-RPC request: {error}")
         };
         self.refuse(id, ErrorData::invalid_request(message, None)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, io::Write};
+
+    use super::*;
+    use crate::bridge::slate;
+
+    #[tokio::test]
+    async fn a_request_that_was_read_and_not_yet_admitted_is_not_forgotten() {
+        let memory = slate::create().unwrap();
+        let reader = File::from(memory.try_clone().unwrap());
+        let (input, mut client) = io::pipe().unwrap();
+        let (_answers, output) = io::pipe().unwrap();
+        let stop = CancellationToken::new();
+        let gone = Arc::new(AtomicBool::new(false));
+        let origin = Origin { slate: Some(memory), resumed: true, mid_line: false, gone, stop };
+        let mut stdio = Stdio::new(input.into(), output.into(), origin).unwrap();
+        for id in ["1", "\"two\"", "3"] {
+            writeln!(client, "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"ping\"}}").unwrap();
+        }
+        client.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":4,\"method\":").unwrap();
+        assert!(matches!(stdio.receive().await, Some(JsonRpcMessage::Request(_))));
+        // All of it came with one read, and the daemon dies now.
+        let found = slate::read_and_wipe(&reader).unwrap();
+        assert_eq!(found.unanswered, ["1", "\"two\"", "3", "4"]);
+        assert!(found.mid_line);
     }
 }

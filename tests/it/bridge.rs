@@ -74,6 +74,20 @@ fn a_daemon_killed_mid_call_is_told_and_the_next_call_works() {
 }
 
 #[test]
+fn the_first_answer_after_a_death_tells_of_it_whatever_was_asked() {
+    let home = Home::new();
+    let mut client = home.initialized_client();
+    client.execute("x = 1");
+    let daemon = Watched::new(daemon_of(&mut client));
+    kill(daemon.pid, Signal::KILL);
+    daemon.assert_ends();
+    let targets = client.data("list_targets", &json!({}));
+    assert_eq!(targets["sessions"], json!([]));
+    assert!(targets["notes"].to_string().contains("all sessions and their variables are gone"), "{targets}");
+    assert_eq!(client.data("list_targets", &json!({}))["notes"], Value::Null, "it is told once");
+}
+
+#[test]
 fn a_killed_bridge_closes_the_clients_pipes_and_the_daemon_lives() {
     let home = Home::new();
     let mut client = home.initialized_client();

@@ -17,7 +17,10 @@ const CELLS: &[(&str, &str)] = &[
     ("no modules are left", "import sys; sys.modules.clear(); sys.meta_path.clear()"),
     ("the streams are nothing", "import sys; sys.stdout = 1; sys.stderr = object(); del sys.stdin"),
     ("a trace function raises", "import sys\ndef boom(*_): raise SystemExit\nsys.settrace(boom); sys.setprofile(boom)"),
-    ("there is no room for calls", "import sys\nfor n in range(5, 300):\n    try: sys.setrecursionlimit(n); break\n    except RecursionError: pass"),
+    (
+        "there is no room for calls",
+        "import sys\nfor n in range(5, 300):\n    try: sys.setrecursionlimit(n); break\n    except RecursionError: pass",
+    ),
     (
         "a timer raises again and again",
         "import signal\ndef boom(*_): raise TimeoutError\nsignal.signal(signal.SIGALRM, boom)\n\
@@ -66,7 +69,9 @@ fn a_session_survives_what_a_cell_does_to_python() {
 fn an_alarm_between_two_cells_is_told_of() {
     let home = Home::new();
     let mut client = home.initialized_client();
-    client.execute("import signal, time\ndef late(*_): raise TimeoutError('too late')\nsignal.signal(signal.SIGALRM, late)");
+    client.execute(
+        "import signal, time\ndef late(*_): raise TimeoutError('too late')\nsignal.signal(signal.SIGALRM, late)",
+    );
     client.execute("signal.setitimer(signal.ITIMER_REAL, 0.01); kept = 5");
     // The alarm comes before, between or in one of these cells; whichever, none of them ends the worker.
     for _ in 0..200 {
