@@ -75,6 +75,13 @@ impl Control {
         datagram::send_datagram(&self.0, bytes, descriptors)
     }
 
+    /// Whether nobody has the other end any more.
+    pub fn is_hung_up(&self) -> bool {
+        let mut poll = [rustix::event::PollFd::new(&self.0, rustix::event::PollFlags::empty())];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        matches!(rustix::event::poll(&mut poll, Some(&now)), Ok(1))
+    }
+
     /// The next datagram; an empty one means that the other side is gone. Cancel-safe.
     pub async fn receive(&self) -> io::Result<Datagram> {
         loop {

@@ -102,7 +102,8 @@ impl Nursery {
 
     /// It ended, or an answer of it did not come: another one has to be started.
     pub fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Acquire)
+        // While somebody else asks, whether it is there will be seen.
+        self.gone.load(Ordering::Acquire) || self.control.try_lock().is_ok_and(|control| control.is_hung_up())
     }
 
     /// A keeper in fresh namespaces. The descriptors are for the program that is run below it, if one is.

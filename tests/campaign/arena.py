@@ -14,8 +14,8 @@ from typing import Any, Callable, Iterable
 import processes
 from doors import PATIENCE, Answer, Gone, Line, Web
 from home import Home
-from model import READ, STEPS, Book, Operation, write_operation
-from words import DAEMON_DIED, Unexplained, Wrong, expect
+from model import READ, STEPS, Book, Operation, values, write_operation
+from words import DAEMON_DIED, Unexplained, Wrong, expect, moves
 
 # A bridge gives up when daemons die under it several times within seconds, which is right; so a client does not stay for more.
 MOST_DEATHS = 2
@@ -164,28 +164,22 @@ class Arena:
         return pending
 
     def wait_for_gate(self, pending: Pending) -> None:
-        assert pending.gate is not None
-        until = time.monotonic() + PATIENCE
-        while not pending.gate.exists():
-            if pending.line.is_answered(pending.request):
-                raise Wrong(f"a cell was answered before it had begun: {pending.line.answer(pending.request)}")
-            if time.monotonic() > until:
-                raise Wrong("a cell did not begin")
-            time.sleep(0.001)
+        gate = pending.gate
+        assert gate is not None
+        self.wait_for(lambda: gate.exists() or pending.line.is_answered(pending.request), "a cell did not begin")
+        if not gate.exists():
+            raise Wrong(f"a cell was answered before it had begun: {pending.line.answer(pending.request)}")
         pending.book.reach(pending.operation)
 
-    def wait_for_file(self, path: Path) -> None:
+    def wait_for(self, condition: Callable[[], object], otherwise: str) -> None:
         until = time.monotonic() + PATIENCE
-        while not path.exists():
+        while not condition():
             if time.monotonic() > until:
-                raise Wrong(f"{path} does not come")
+                raise Wrong(otherwise)
             time.sleep(0.001)
 
     def settle_requests(self, book: Book) -> None:
         """Whatever a client that is gone had asked for has ended, or will never begin."""
-        until = time.monotonic() + PATIENCE
-        while self.line.must("get_status")["daemon"].get("requests", 0) and time.monotonic() < until:
-            time.sleep(0.002)
         self.wait_until_idle(book)
 
     def finish(self, pending: Pending, outcomes: tuple[str, ...] = ("ok",)) -> Answer:
@@ -207,27 +201,92 @@ class Arena:
             answer = self.line.ask("get_job", job=job, output="json")
             self.say("found", job, answer)
             expect(not answer.kind, "a cell that was begun is not known any more:", job, answer.words)
-            expect(book.floating, "a cell that nobody asked for was run:", answer.data)
-            operation = book.floating.pop(0)
+            operation = self.floating_of(book, book.cell + 1)
+            book.floating.remove(operation)
             book.settle(operation, answer.data, ("ok", "raised", "interrupted", "died", "timed_out"))
+
+    def floating_of(self, book: Book, cell: int) -> Operation:
+        """Which of the operations whose request was cut has this cell."""
+        if len(book.floating) == 1:
+            return book.floating[0]
+        entries = self.line.must("get_history", target=book.name, limit=20)["entries"]
+        code = next((entry["code"] for entry in entries if entry.get("cell") == cell and "code" in entry), None)
+        found = [operation for operation in book.floating if operation.code == code]
+        expect(found, "a cell that nobody asked for was run:", code)
+        return found[0]
 
     def change(self, book: Book) -> None:
         """One operation from begin to end."""
         self.finish(self.begin(book, waits=False))
 
+    def work(self, book: Book) -> None:
+        """Something ordinary, whose answer must be true."""
+        ways = [self.change, self.change, self.change, self.undo, self.branch, self.look, self.save_and_restore]
+        self.chance.choice(ways)(book)
+
+    def undo(self, book: Book) -> None:
+        answer = self.line.ask("undo", target=book.name)
+        self.say("undo", book.name, answer)
+        if answer.kind:
+            expect(answer.kind in ("nothing_to_undo", "no_checkpoint"), "undo was answered with", answer.words)
+            return
+        for move in moves(answer.data["notes"])[:-1]:
+            book.move(move, book.cell + 1)
+        book.undo(answer.data["cell"], answer.data["undone"])
+
+    def branch(self, book: Book) -> None:
+        """A copy has the same state, and its end is nothing to the original."""
+        self.gates += 1
+        name = f"branch{self.gates}"
+        answer = self.line.ask("branch_session", target=book.name, name=name)
+        self.say("branch", book.name, answer)
+        if answer.kind:
+            expect(answer.kind in ("cannot_branch", "no_checkpoint"), "branching was answered with", answer.words)
+            return
+        report = self.line.must("execute", code=READ, target=name, output="json")
+        self.say("->", report)
+        expect(not moves(report["notes"]), "a branch begins with", report["notes"])
+        book.read_back(report["result"])
+        if self.chance.random() < 0.5:
+            self.line.must("execute", code="import os\nos._exit(1)", target=name, output="json")
+        self.line.must("close_session", target=name)
+
+    def look(self, book: Book) -> None:
+        """Without a cell."""
+        answer = self.line.ask("inspect", target=book.name, path="n")
+        self.say("look", book.name, answer.words or answer.data)
+        expected = values(book.state)
+        if expected is None:
+            expect(answer.kind, "there is a value that nobody made:", answer.data)
+        else:
+            expect(not answer.kind and f"{expected[1]}" in json.dumps(answer.data), "`n` is", answer, "instead of", expected[1])
+
+    def save_and_restore(self, book: Book) -> None:
+        self.restore(self.save(book))
+
     def execute(self, book: Book, code: str, outcomes: tuple[str, ...] = ("ok",), **arguments: Any) -> dict[str, Any]:
         """A cell that is no operation."""
         self.say("execute", book.name, code[:200])
-        report = self.line.must("execute", code=code, target=book.name, output="json", **arguments)
+        report = self.report(book, code, **arguments)
         self.say("->", report)
         self.settle(book, None, report, outcomes)
         return report
 
+    def report(self, book: Book, code: str, **arguments: Any) -> dict[str, Any]:
+        """How a cell ended, once those are over that somebody who is gone had asked for."""
+        until = time.monotonic() + PATIENCE
+        while True:
+            answer = self.line.ask("execute", code=code, target=book.name, output="json", **arguments)
+            if answer.kind == "":
+                return answer.data
+            if answer.kind != "busy" or not book.floating or time.monotonic() > until:
+                raise Wrong(f"a cell of {book.name} was answered with {answer.words}")
+            self.wait_until_idle(book)
+
     def check(self, book: Book, may_die: bool = False) -> None:
         """The variables and the file are what they must be. A death that nobody has noticed yet may be that of the cell that looks."""
-        self.wait_until_idle(book)
         outcomes = ("ok", "raised", "died") if may_die else ("ok", "raised")
-        report = self.line.must("execute", code=READ, target=book.name, output="json")
+        report = self.report(book, READ)
         self.say("check", book.name, report["result"], report["notes"], report["error"])
         self.settle(book, None, report, outcomes)
         if report["outcome"] == "died":
@@ -293,14 +352,18 @@ class Arena:
                 raise Unexplained(f"a request that died with the daemon was answered with {answer.words}")
             pending.book.may.add(pending.operation.number)
 
-    def outlive_daemon(self, pendings: list[Pending]) -> None:
+    def outlive_daemon(self, daemon: processes.Process, pendings: list[Pending]) -> None:
         """The daemon was killed: what it answered, what the next one says, and sessions anew in place of those that are gone."""
+        # Into its last moments: answered by it, by the bridge or by the next one.
+        late = None if self.serves or self.chance.random() < 0.5 else self.line.begin("list_targets")
         self.hear_of_death(pendings)
+        words = "" if late is None else json.dumps(self.line.answer(late))
+        self.wait_for(lambda: not processes.is_alive(daemon), "the daemon is still there")
         self.serve_again()
         self.deaths += 1
         if self.deaths > MOST_DEATHS or self.chance.random() < 0.3:
             self.new_line()
-        else:
+        elif "a new one was started" not in words:
             self.hear_of_next()
         self.note_daemon()
         for book in list(self.books.values()):

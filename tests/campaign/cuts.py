@@ -134,7 +134,7 @@ def gone_after_asking(arena: Arena, book: Book) -> Effect:
     book.may.add(operation.number)
     connection.sendall(text)
     if waits:
-        arena.wait_for_file(gate)
+        arena.wait_for(gate.exists, "a cell did not begin")
         book.reach(operation)
     if arena.chance.random() < 0.5:
         connection.recv(arena.chance.randrange(1, 5000))
@@ -171,7 +171,7 @@ def left_command(arena: Arena, book: Book) -> Effect:
     after = arena.chance.randrange(4)
     operation, gate, release = arena.operation(book, after)
     process = command(arena.home, "exec", "--target", book.name, operation.code)
-    arena.wait_for_file(gate)
+    arena.wait_for(gate.exists, "a cell did not begin")
     book.reach(operation)
     book.floating.append(operation)
     book.may.add(operation.number)

@@ -46,6 +46,9 @@ class Line(Client):
         self.ended = threading.Event()
         # Lines that were no message: the rest of one that a dead daemon had begun.
         self.torn = 0
+        # Requests that were answered, and answers to them that came again.
+        self.answered: set[int] = set()
+        self.twice: list[bytes] = []
         self.unwanted = os.pipe()
         super().__init__(home)
 
@@ -77,6 +80,8 @@ class Line(Client):
         waiting = self.answers.get(message.get("id"))
         if waiting is not None:
             waiting.put(message)
+        elif "method" not in message and message.get("id") in self.answered:
+            self.twice.append(line)
 
     def begin(self, tool: str, **arguments: Any) -> int:
         try:
@@ -96,6 +101,7 @@ class Line(Client):
             raise Wrong(f"no answer to request {request} within {patience:.0f} s") from None
         if not message:
             raise Gone("the bridge has ended")
+        self.answered.add(request)
         del self.answers[request]
         if "error" in message:
             error = message["error"]

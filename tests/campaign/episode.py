@@ -68,7 +68,7 @@ def one_fault(arena: Arena, name: str) -> dict[str, Any]:
         result["explained"] = sum(book.losses - losses.get(book.name, 0) for book in arena.books.values()) + arena.losses
         arena.losses = 0
         bystander = arena.choose()
-        arena.change(bystander)
+        arena.work(bystander)
         arena.check(bystander)
     except (Wrong, Gone, OSError) as wrong:
         result.update(verdict=getattr(wrong, "verdict", "wrong"), story=told(arena, wrong))

@@ -168,7 +168,7 @@ def kill_daemon(arena: Arena) -> Effect:
     how = arena.chance.choice(DEADLY_TO_DAEMONS)
     arena.say("kill daemon", daemon.pid, how)
     processes.send(daemon, how)
-    arena.outlive_daemon(pendings)
+    arena.outlive_daemon(daemon, pendings)
     if save is not None:
         arena.restore(save)
     return Effect(middle, at, tuple(arena.books.values()))

@@ -158,6 +158,12 @@ class Book:
     def empty(self) -> None:
         self.state, self.lineage, self.after = None, [0], {0: None}
 
+    def undo(self, cell: int, undone: list[int]) -> None:
+        """Somebody asked for it, and the answer says how far it went."""
+        expect(cell in self.lineage, self.name, "was undone to cell", cell, "and held", self.lineage)
+        expect(undone == [later for later in self.lineage if later > cell], "undone are", undone, "of", self.lineage)
+        self.go_to(cell)
+
     def go_to(self, cell: int) -> None:
         self.state = self.after[cell]
         self.lineage = self.lineage[: self.lineage.index(cell) + 1]

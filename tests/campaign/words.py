@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 ROLLED_BACK = re.compile(
     r"^the session was rolled back to where it was (?:after cell (\d+)|before its first cell)"
@@ -14,7 +14,9 @@ STARTED_AGAIN = "the session was started again"
 RESTORED = re.compile(r"^(?:no variable was|(\d+) variables? (?:was|were)) restored(?:: (.*))?$")
 NOT_SAVED = "the variables it had were not saved"
 KEPT = "what the cell had done until then was kept"
-NOT_RESTARTED = "the session could not be restarted"
+NOT_RESTARTED = re.compile(
+    r"^(?:the session could not be restarted|its worker ended again and again while nothing ran)( and all variables are gone)?[:;] "
+)
 DAEMON_DIED = re.compile(r"the pylair daemon died\b.*\ball sessions and their variables are gone", re.DOTALL)
 
 
@@ -58,13 +60,14 @@ def moves(notes: list[str]) -> list[Move]:
     """All that notes say about where the session was put, in their order."""
     found: list[Move] = []
     for note in notes:
-        expect(NOT_RESTARTED not in note, note)
-        back = ROLLED_BACK.match(note)
+        back, dead = ROLLED_BACK.match(note), NOT_RESTARTED.match(note)
         if back:
             lost = (int(back.group(2)), int(back.group(3) or back.group(2))) if back.group(2) else None
             found.append(Move(int(back.group(1) or 0), lost))
         elif RESTARTED.match(note):
             found.append(Move(None, None, all_gone="gone" in note))
+        elif dead:
+            found.append(Move(None, None, all_gone=bool(dead.group(1))))
         elif note == STARTED_AGAIN:
             found.append(Move(None, None))
         elif note == NOT_SAVED and found:
@@ -77,8 +80,3 @@ def moves(notes: list[str]) -> list[Move]:
 
 def is_kept(notes: list[str]) -> bool:
     return any(note.endswith(KEPT) for note in notes)
-
-
-def told(value: Any) -> str:
-    """Everything an answer says, to be searched."""
-    return str(value)

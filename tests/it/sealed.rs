@@ -7,7 +7,10 @@ use pylair::session::{OpenOptions, Outcome};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::{Core, Home, PATIENCE, TestSession, Watched, kill, on_newest_python, skip, why_no_namespaces};
+use crate::support::{
+    Core, Home, PATIENCE, TestSession, Watched, kill, on_newest_python, parent_of, skip, why_no_namespaces,
+    with_settings,
+};
 
 /// A sealed session, unless this machine refuses to make one.
 pub async fn open_sealed(core: &Core, test: &str) -> Option<TestSession> {
@@ -215,4 +218,21 @@ fn the_groups_of_a_daemon_that_is_gone_are_removed() {
     assert!(home.run(&["stop"]).status.success());
     daemon.assert_ends();
     assert_eq!(groups_of(stopped), [PathBuf::new(); 0], "they were left by a daemon that was stopped");
+}
+
+#[test]
+fn a_killed_nursery_is_replaced_when_a_session_needs_one() {
+    with_settings(&[("PYLAIR_CHECKPOINTS", "off")], async |core| {
+        let test = "a_killed_nursery_is_replaced_when_a_session_needs_one";
+        let Some(session) = open_sealed(core, test).await else { return };
+        session.value("x = 1").await;
+        // A confined worker's parent is its template, whose parent is the nursery.
+        let nursery = Watched::new(parent_of(parent_of(session.pid())));
+        kill(nursery.pid, Signal::KILL);
+        nursery.assert_ends();
+        assert_eq!(session.value("x").await, "1", "sessions do not need it to go on");
+        let report = session.run("import os\nos._exit(1)").await;
+        assert_eq!(report.notes.first().map(String::as_str), Some("the session was restarted: all variables are gone"));
+        assert_eq!(session.value("1 + 1").await, "2");
+    });
 }

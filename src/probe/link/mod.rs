@@ -75,6 +75,13 @@ pub enum Error {
     NoCheckpoint(String),
 }
 
+impl Error {
+    /// A nursery or a template was gone when it was asked, before there was a worker.
+    fn is_of_helper(&self) -> bool {
+        matches!(self, Self::Nursery(nursery::Error::Gone(_)) | Self::Template(template::Error::Fork { .. }))
+    }
+}
+
 /// What happened on a link.
 #[derive(Debug)]
 pub enum LinkEvent {
@@ -253,7 +260,25 @@ impl Link {
         probes.templates.is_current(key, &self.template) && self.is_alive()
     }
 
+    /// A helper of ours that somebody killed is no failure of the session's: another one is asked, once.
     async fn make(
+        probes: &Probes,
+        key: &Key,
+        interpreter: &Interpreter,
+        confined: (&Terms, Walls),
+        place: Place<'_>,
+        first: &[u8],
+    ) -> Result<Self, Error> {
+        match Self::try_to_make(probes, key, interpreter, confined, place, first).await {
+            Err(error) if error.is_of_helper() => {
+                tracing::warn!(%error, "a helper was gone, another one is started");
+                Self::try_to_make(probes, key, interpreter, confined, place, first).await
+            }
+            made => made,
+        }
+    }
+
+    async fn try_to_make(
         probes: &Probes,
         key: &Key,
         interpreter: &Interpreter,

@@ -339,8 +339,9 @@ impl Task {
             if self.idle_deaths > MAX_IDLE_DEATHS {
                 self.close_link().await;
                 self.live.lock().expect("no panic while locked").state = State::Dead;
-                let note = "its worker ended again and again while nothing ran; the next call starts another";
-                self.remember([note.to_owned()]);
+                let gone = if self.start_holds || self.lineage.len() > 1 { " and all variables are gone" } else { "" };
+                let note = "its worker ended again and again while nothing ran";
+                self.remember([format!("{note}{gone}; the next call starts another")]);
                 return;
             }
             let notes = self.recover(&format!("between cells: {what}"), self.head() + 1).await;
@@ -428,10 +429,9 @@ impl Task {
             }
             Err(error) => {
                 self.live.lock().expect("no panic while locked").state = State::Dead;
-                notes.push(format!(
-                    "the session could not be restarted: {}; the next call tries again",
-                    error.message()
-                ));
+                let gone = if lost { " and all variables are gone" } else { "" };
+                let why = error.message();
+                notes.push(format!("the session could not be restarted{gone}: {why}; the next call tries again"));
             }
         }
         notes
