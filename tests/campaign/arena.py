@@ -65,6 +65,7 @@ class Arena:
         # Sessions that are gone for good, with words.
         self.losses = 0
         self.deaths = 0
+        self.templates_killed = False
         self.daemons: list[int] = []
         if serves:
             self.home.serve()

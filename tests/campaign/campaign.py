@@ -57,7 +57,9 @@ def run_apart(number: int, kinds: list[str], options: argparse.Namespace) -> lis
     lost = [index for index in range(len(kinds)) if index not in done]
     for index in lost:
         story = f"not run: {errors[-3000:]}" if index == lost[0] else "not run"
-        results.append({"index": index, "kind": kinds[index], "verdict": "wrong", "middle": False, "explained": 0, "seconds": 0.0, "story": story})
+        results.append(
+            {"index": index, "kind": kinds[index], "verdict": "wrong", "middle": False, "explained": 0, "seconds": 0.0, "story": story}
+        )
     return [{**result, "episode": number} for result in results]
 
 
@@ -70,12 +72,21 @@ def run_all(episodes: list[list[str]], options: argparse.Namespace) -> list[dict
             results += done.result()
             for result in done.result():
                 if result["verdict"]:
-                    print(f"\n{result['verdict'].upper()}: {result['kind']}, episode {result['episode']}", result.get("story", ""), sep="\n", flush=True)
+                    print(
+                        f"\n{result['verdict'].upper()}: {result['kind']}, episode {result['episode']}",
+                        result.get("story", ""),
+                        sep="\n",
+                        flush=True,
+                    )
     return results
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    rows = ["{:24} {:>7} {:>7} {:>10} {:>6} {:>12} {:>10} {:>9}".format("kind", "faults", "middle", "explained", "wrong", "unexplained", "left over", "slowest")]
+    rows = [
+        "{:24} {:>7} {:>7} {:>10} {:>6} {:>12} {:>10} {:>9}".format(
+            "kind", "faults", "middle", "explained", "wrong", "unexplained", "left over", "slowest"
+        )
+    ]
     by_kind = collections.defaultdict(list)
     for result in results:
         by_kind[result["kind"]].append(result)

@@ -196,4 +196,3 @@ WEB_CUTS: list[Callable[[Arena, Book], Effect]] = [half_a_request, gone_after_as
 def cut_request(arena: Arena) -> Effect:
     """A connection or a command ends in the middle of a request."""
     return arena.chance.choice(WEB_CUTS)(arena, arena.choose())
-

@@ -33,7 +33,9 @@ def run(seed: str, kinds: list[str], python: str, keep_home: bool = False) -> li
     return results
 
 
-def run_one_arena(seed: str, rest: list[tuple[int, str]], python: str, results: list[dict[str, Any]], keep_home: bool) -> list[tuple[int, str]]:
+def run_one_arena(
+    seed: str, rest: list[tuple[int, str]], python: str, results: list[dict[str, Any]], keep_home: bool
+) -> list[tuple[int, str]]:
     """Goes on until all are done or one fails; then the daemon's state is worth nothing any more."""
     chance = random.Random(f"{seed}/{rest[0][0]}")
     disk = machine.small_disk if any(name == "full disk" for _, name in rest) else None

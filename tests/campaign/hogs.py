@@ -124,4 +124,3 @@ def cell_closes(arena: Arena) -> Effect:
         arena.check(book, may_die=True)
         arena.run(book, arena.cut(book, "pass"), ends)
     return Effect(True, at, (book,), may_die=True)
-

@@ -68,6 +68,7 @@ def kill_template(arena: Arena) -> Effect:
     book = arena.choose()
     pending = bring_to_work(arena, book)
     found = processes.templates_of(arena.daemon)
+    arena.templates_killed = True
     return open_meanwhile(arena, pending, found[-1:] if arena.chance.random() < 0.5 else found, ())
 
 
@@ -76,6 +77,8 @@ def kill_nursery(arena: Arena) -> Effect:
     book = arena.choose()
     pending = bring_to_work(arena, book)
     nursery = processes.nursery_of(arena.daemon)
+    # Its templates may go with it.
+    arena.templates_killed = True
     confined = tuple(other for other in arena.books.values() if other.sandbox != "open")
     return open_meanwhile(arena, pending, [nursery] if nursery else [], confined)
 

@@ -62,7 +62,6 @@ def check(home: Path, daemons: list[int], mounted: set[str]) -> None:
     wait_for_nothing(descendants, "still running")
     wait_for_nothing(lambda: [pid for pid in daemons if os.path.exists(f"/proc/{pid}/fd")], "daemons still there")
     wait_for_nothing(lambda: mounts() - mounted, "still mounted")
-    wait_for_nothing(lambda: groups(daemons), "groups")
     wait_for_nothing(lambda: sockets(home), "sockets")
     empty = {"runtime": {"daemon.lock", "start.lock"}, "tmp": set(), "data": USUAL_DATA}
     for name, usual in empty.items():

@@ -177,4 +177,3 @@ def clock_jump(arena: Arena) -> Effect:
     if arena.chance.random() < 0.5:
         arena.restore(save)
     return Effect(False, at, tuple(arena.books.values()))
-
