@@ -15,7 +15,7 @@ import processes
 from doors import PATIENCE, Answer, Gone, Line, Web
 from home import Home
 from model import READ, STEPS, Book, Operation, values, write_operation
-from words import DAEMON_DIED, Unexplained, Wrong, expect, moves
+from words import DAEMON_DIED, GONE, Unexplained, Wrong, expect, moves
 
 # A bridge gives up when daemons die under it several times within seconds, which is right; so a client does not stay for more.
 MOST_DEATHS = 2
@@ -109,10 +109,8 @@ class Arena:
 
     def note_session(self, status: dict[str, Any], options: dict[str, Any]) -> Book:
         name, handle, sandbox = status["name"], status["handle"], status["sandbox"]
-        if sandbox == "open":
-            file = self.home.path / "work" / f"{handle}.txt"
-        else:
-            file = self.home.path / "data/workspaces" / handle / "lines.txt"
+        own = self.home.path / "data/workspaces" / handle / "lines.txt"
+        file = self.home.path / "work" / f"{handle}.txt" if sandbox == "open" else own
         self.books[name] = Book(name, handle, file, options)
         return self.books[name]
 
@@ -402,6 +400,8 @@ class Arena:
         self.say("gone", book.name, answer)
         if answer.kind not in ("unknown_session", "closed_session"):
             raise Wrong(f"a session of a daemon that was killed answers {answer}")
+        if book.state is not None and not GONE.search(answer.words):
+            raise Unexplained(f"a session of a daemon that was killed is answered with {answer.words}")
         self.losses += book.state is not None
         if book.sandbox == "open":
             book.check_file()
@@ -420,7 +420,7 @@ class Arena:
                 expect(answer.kind == "daemon_stopped", "a request was answered with", answer.words)
                 pending.book.may.add(pending.operation.number)
             else:
-                self.settle(pending.book, pending.operation, answer.data, ("ok", "interrupted"))
+                self.settle(pending.book, pending.operation, answer.data, ("ok", "interrupted", "died"))
 
     def come_back(self, idle: set[str]) -> None:
         """The next daemon brings back what was saved: of idle sessions all, of others what it says."""

@@ -21,6 +21,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "clients"))
+
 import episode
 from fault import KINDS, NOT_YET
 from home import adopt_orphans, descendants

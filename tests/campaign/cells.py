@@ -113,10 +113,10 @@ def cell_breaks_python(arena: Arena) -> Effect:
     book = arena.choose()
     breaking = arena.chance.choice(BREAKING)
     at = time.monotonic()
-    report = arena.execute(book, breaking, ("ok", "raised"))
+    arena.execute(book, breaking, ("ok", "raised"))
     for _ in range(arena.chance.randrange(1, 3)):
         # In the way of an operation may be what was broken; never in the way of an answer.
-        report = arena.execute(book, "ops, n, d" if book.state else "1 + 1", ("ok", "raised"))
+        arena.execute(book, "ops, n, d" if book.state else "1 + 1", ("ok", "raised"))
     if arena.chance.random() < 0.5:
         arena.execute(book, "import os\nos._exit(1)", ("died", "raised"))
     arena.start_over(book)

@@ -9,17 +9,12 @@ import queue
 import select
 import socket
 import subprocess
-import sys
 import threading
-from pathlib import Path
 from typing import Any, NamedTuple
-
-from words import Wrong
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "clients"))
 
 from home import BINARY, Home
 from line import Client
+from words import Wrong
 
 # Nothing takes this long; it is for what hangs.
 PATIENCE = float(os.environ.get("PYLAIR_CAMPAIGN_PATIENCE", "60"))

@@ -18,7 +18,8 @@ HOGGING = {
     "except MemoryError: _b = None\nfinally: resource.setrlimit(resource.RLIMIT_AS, _l)",
     "forks": "import os\nfor _ in range(24):\n    if os.fork() == 0: os._exit(0)\n"
     "try:\n    while True: os.wait()\nexcept ChildProcessError: pass",
-    "strays": "import os, time\nfor _ in range(8):\n    if os.fork() == 0:\n        os.setsid()\n        time.sleep(30)\n        os._exit(0)",
+    "strays": "import os, time\nfor _ in range(8):\n    if os.fork() == 0:\n"
+    "        os.setsid()\n        time.sleep(30)\n        os._exit(0)",
     "second ends": "import os\nfor _ in range(4): os.fork()",
     "threads": "import threading\n_t = [threading.Thread(target=sum, args=[range(1000)]) for _ in range(60)]\n"
     "for _x in _t: _x.start()\nfor _x in _t: _x.join()",
@@ -97,7 +98,8 @@ CLOSING = {
     "one byte": "import os\nfor _k in range(3, 300):\n    try: os.write(_k, b'\\0')\n    except OSError: pass",
     "reads": "import os\nfor _k in range(3, 300):\n    try: os.set_blocking(_k, False); os.read(_k, 100000)\n    except OSError: pass",
     "others in their place": "import os\n_n = os.open('/dev/null', os.O_RDWR)\nfor _k in range(3, 60):\n    if _k != _n: os.dup2(_n, _k)",
-    "shutdown": "import os, socket\nfor _k in range(3, 300):\n    try: socket.socket(fileno=os.dup(_k)).shutdown(2)\n    except OSError: pass",
+    "shutdown": "import os, socket\nfor _k in range(3, 300):\n"
+    "    try: socket.socket(fileno=os.dup(_k)).shutdown(2)\n    except OSError: pass",
     "SIGINT": "import os, signal\nos.kill(os.getpid(), signal.SIGINT)",
     "SIGTERM": "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)",
     "SIGHUP": "import os, signal\nos.kill(os.getpid(), signal.SIGHUP)",

@@ -170,6 +170,10 @@ class Book:
 
     def restore(self, move: Move) -> None:
         """Comes back from what was saved when the daemon left: all of it, or it is said what is missing."""
+        if move.cell is not None:
+            expect(move.cell in self.after, self.name, "was saved as it was after cell", move.cell, "which is unknown")
+            self.losses += self.state != self.after[move.cell]
+            self.state = self.after[move.cell]
         if self.state is not None and not set(("ops", "n", "d")) <= set(move.restored or ()):
             raise Unexplained(f"{self.name} came back with {move.restored} instead of {values(self.state)}")
         self.lineage, self.after = [0], {0: self.state}

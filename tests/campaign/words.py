@@ -11,6 +11,13 @@ ROLLED_BACK = re.compile(
 )
 RESTARTED = re.compile(r"^the session was restarted(: all variables are gone)?$")
 STARTED_AGAIN = "the session was started again"
+# Of a session that was busy when its daemon was stopped: from which checkpoint it was saved, and what that lacks.
+ABANDONED = re.compile(
+    r"^a cell was running when it was saved, and so it is as it was (?:after cell (\d+)|before its first cell)"
+    r"(?:: what cells? (\d+)(?: to (\d+))? did is lost)?$"
+)
+# Of a session whose daemon is gone, by whoever is asked for it.
+GONE = re.compile(r"the daemon that ran it was killed, or the machine went down|the daemon ended \(")
 RESTORED = re.compile(r"^(?:no variable was|(\d+) variables? (?:was|were)) restored(?:: (.*))?$")
 NOT_SAVED = "the variables it had were not saved"
 KEPT = "what the cell had done until then was kept"
@@ -56,20 +63,28 @@ class Move(NamedTuple):
     restored: tuple[str, ...] | None = None
 
 
+def place(match: re.Match[str] | None) -> dict[str, object]:
+    """Where a sentence says that a session is, and what it calls lost."""
+    assert match is not None
+    lost = (int(match.group(2)), int(match.group(3) or match.group(2))) if match.group(2) else None
+    return {"cell": int(match.group(1) or 0), "lost": lost}
+
+
 def moves(notes: list[str]) -> list[Move]:
     """All that notes say about where the session was put, in their order."""
     found: list[Move] = []
     for note in notes:
         back, dead = ROLLED_BACK.match(note), NOT_RESTARTED.match(note)
         if back:
-            lost = (int(back.group(2)), int(back.group(3) or back.group(2))) if back.group(2) else None
-            found.append(Move(int(back.group(1) or 0), lost))
+            found.append(Move(**place(back)))  # type: ignore[arg-type]
         elif RESTARTED.match(note):
             found.append(Move(None, None, all_gone="gone" in note))
         elif dead:
             found.append(Move(None, None, all_gone=bool(dead.group(1))))
         elif note == STARTED_AGAIN:
             found.append(Move(None, None))
+        elif ABANDONED.match(note) and found:
+            found[-1] = found[-1]._replace(**place(ABANDONED.match(note)))
         elif note == NOT_SAVED and found:
             found[-1] = found[-1]._replace(all_gone=True)
         elif RESTORED.match(note) and found:
