@@ -268,6 +268,7 @@ mod tests {
             startup: None,
             branch: None,
             restored: false,
+            default_of: None,
         });
         for (owner, cells) in [("quiet", 5), ("busy", 100)] {
             journal.record(&owner.into(), &target, opened("main"));
