@@ -116,6 +116,9 @@ mod tests {
         assert!(pool.take(&own, 90).is_some());
         let waiting = tokio::time::timeout(std::time::Duration::from_secs(60), pool.wait(&b, 1000));
         let (waited, ()) = tokio::join!(waiting, async { drop(of_a) });
-        assert_eq!((waited.unwrap().amount, pool.usage("b").yours), (25, 0));
+        let waited = waited.unwrap();
+        assert_eq!((waited.amount, pool.usage("b").yours), (25, 25));
+        drop(waited);
+        assert_eq!(pool.usage("b").yours, 0);
     }
 }

@@ -65,12 +65,12 @@ impl Guests {
         let mut state = self.lock();
         state.next += 1;
         let id = state.next;
-        if state.strangers.len() >= self.strangers
+        state.strangers.push_back(Stranger { id, network, leave: leave.clone() });
+        if state.strangers.len() > self.strangers
             && let Some(oldest) = state.most_numerous().and_then(|at| state.strangers.remove(at))
         {
             oldest.leave.cancel();
         }
-        state.strangers.push_back(Stranger { id, network, leave: leave.clone() });
         let (place, requests) = (Mutex::default(), AtomicUsize::new(0));
         Arc::new(Guest { id, guests: self.clone(), leave, place, requests })
     }
@@ -176,7 +176,8 @@ mod tests {
         let gone = [&first, &second, &third, &fourth].map(|guest| guest.leave.is_cancelled());
         assert_eq!((gone, guests.strangers()), ([false, true, false, false], 3));
         let many: Vec<_> = (0..1000).map(|_| from(9)).collect();
-        assert!(!first.leave.is_cancelled() && !many[999].leave.is_cancelled() && many[0].leave.is_cancelled());
+        let gone = [&first, &third, &fourth, &many[998], &many[999]].map(|guest| guest.leave.is_cancelled());
+        assert_eq!(gone, [true, false, false, true, false], "a crowd takes one place from the others");
         assert_eq!(guests.strangers(), 3);
         drop((first, second, third, fourth, many));
         assert_eq!(guests.strangers(), 0);
