@@ -114,7 +114,7 @@ mod tests {
         drop((of_b, mine));
         assert_eq!((pool.usage("a").yours, pool.usage("a").all), (10, Some(10)));
         assert!(pool.take(&own, 90).is_some());
-        let waiting = tokio::time::timeout(std::time::Duration::from_secs(60), pool.wait(&b, 1000));
+        let waiting = tokio::time::timeout(std::time::Duration::from_mins(1), pool.wait(&b, 1000));
         let (waited, ()) = tokio::join!(waiting, async { drop(of_a) });
         let waited = waited.unwrap();
         assert_eq!((waited.amount, pool.usage("b").yours), (25, 25));

@@ -116,10 +116,10 @@ impl Error {
     }
 
     fn sqlite_code(&self) -> Option<i32> {
-        let source = match self {
-            Error::Database { source, .. } => source,
-            Error::Migrate { source: sqlx::migrate::MigrateError::ExecuteMigration(source, _), .. } => source,
-            _ => return None,
+        let (Error::Database { source, .. }
+        | Error::Migrate { source: sqlx::migrate::MigrateError::ExecuteMigration(source, _), .. }) = self
+        else {
+            return None;
         };
         let code = source.as_database_error().and_then(sqlx::error::DatabaseError::code)?.parse::<i32>().ok()?;
         // The low byte of an extended code is the plain one.

@@ -90,7 +90,7 @@ impl Watched {
                 return false;
             }
             // When others are looked at in haste, this one is not.
-            let was_just_read = still.read.is_some_and(|read| now - read < TICK - TICK / 10);
+            let was_just_read = still.read.is_some_and(|read| now - read < TICK * 9 / 10);
             still.read = still.read.filter(|_| was_just_read).or(Some(now));
             was_just_read || still.processes.iter().all(is_as_before)
         });

@@ -197,7 +197,7 @@ mod tests {
         let pool = Pool::new("bytes", 100, &own);
         let incoming = Incoming::new(pool.take(&other, 0));
         let chunks = || futures::stream::iter((0..4).map(|_| Ok::<_, std::io::Error>(Bytes::from_static(&[0; 20]))));
-        let body = incoming.clone().within(Body::from_stream(chunks()), Duration::from_secs(60));
+        let body = incoming.clone().within(Body::from_stream(chunks()), Duration::from_mins(1));
         let mut read = body.into_data_stream();
         for taken in [20, 40] {
             assert!(read.next().await.unwrap().is_ok());
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(incoming.fate(), Fate::TooMuch);
         drop((read, incoming));
         assert_eq!(pool.usage("other").yours, 0);
-        let free = Incoming::default().within(Body::from_stream(chunks()), Duration::from_secs(60));
+        let free = Incoming::default().within(Body::from_stream(chunks()), Duration::from_mins(1));
         assert_eq!(axum::body::to_bytes(free, 1000).await.unwrap().len(), 80);
     }
 }

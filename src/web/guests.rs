@@ -199,7 +199,9 @@ mod tests {
         let busy = (first.ask(), second.ask());
         assert!(third.introduce(&other).is_err(), "both are needed, and half is left for others");
         let mine: Vec<_> = (0..2).map(|_| arrive()).collect();
-        mine.iter().for_each(|guest| guest.introduce(&me).unwrap());
+        for guest in &mine {
+            guest.introduce(&me).unwrap();
+        }
         drop((busy.0, mine));
         third.introduce(&other).unwrap();
         assert!(first.leave.is_cancelled() && !second.leave.is_cancelled());

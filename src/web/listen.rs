@@ -204,7 +204,7 @@ mod tests {
         let stop = CancellationToken::new();
         let router = Router::new().route("/", axum::routing::get(|| async { "here" }));
         let guests = Guests::new(strangers, Pool::new("connections", 10, &"me".into()));
-        let limits = Limits { head, write: Duration::from_secs(60) };
+        let limits = Limits { head, write: Duration::from_mins(1) };
         let serving = crate::event_loop::spawn(serve(listener, None, router, (limits, guests), stop.clone()));
         (address, stop, serving)
     }
@@ -235,7 +235,7 @@ mod tests {
 
     #[tokio::test]
     async fn many_that_say_nothing_do_not_keep_out_one_that_does() {
-        let (address, stop, serving) = server(4, Duration::from_secs(60)).await;
+        let (address, stop, serving) = server(4, Duration::from_mins(1)).await;
         let mut silent = Vec::new();
         for _ in 0..100 {
             silent.push(TcpStream::connect(address).await.unwrap());

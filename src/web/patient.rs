@@ -130,10 +130,10 @@ mod tests {
     async fn whoever_takes_nothing_is_given_up_and_whoever_does_is_not() {
         let (mut patient, peer) = pair(Duration::from_millis(50)).await;
         let much = vec![0; 64 << 20];
-        let written = tokio::time::timeout(Duration::from_secs(60), patient.write_all(&much)).await.unwrap();
+        let written = tokio::time::timeout(Duration::from_mins(1), patient.write_all(&much)).await.unwrap();
         assert_eq!(written.unwrap_err().kind(), io::ErrorKind::TimedOut);
         drop((patient, peer));
-        let (mut patient, mut peer) = pair(Duration::from_secs(60)).await;
+        let (mut patient, mut peer) = pair(Duration::from_mins(1)).await;
         let reading = crate::event_loop::spawn(async move {
             let mut read = vec![0; much.len()];
             peer.read_exact(&mut read).await

@@ -323,7 +323,7 @@ fn a_session_that_is_used_is_not_ended_as_idle() {
         let mut done = 0;
         busy.value("n = 0").await;
         for _ in 0..20 {
-            let (_, ran) = tokio::join!(end_idle(core), async {
+            let ((), ran) = tokio::join!(end_idle(core), async {
                 let session = core.daemon.sessions.reach(&core.caller, "busy").await?;
                 session.execute("n += 1".to_owned(), None, OnTimeout::Keep, "test").await
             });

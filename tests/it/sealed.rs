@@ -217,7 +217,7 @@ fn the_groups_of_a_daemon_that_is_gone_are_removed() {
     let daemon = Watched::new(stopped);
     assert!(home.run(&["stop"]).status.success());
     daemon.assert_ends();
-    assert_eq!(groups_of(stopped), [PathBuf::new(); 0], "they were left by a daemon that was stopped");
+    assert_eq!(groups_of(stopped), Vec::<PathBuf>::new(), "they were left by a daemon that was stopped");
 }
 
 #[test]
