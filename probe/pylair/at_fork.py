@@ -8,10 +8,13 @@ set of hooks stands for them all, and calls them only where it was woken up: in 
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any, Callable
 
 Hook = Callable[[], Any]
 
+# Where everybody else finds it.
+_OS = sys.modules["os"].__dict__
 _register = os.register_at_fork
 _before: list[Hook] = []
 _in_child: list[Hook] = []
@@ -43,12 +46,12 @@ _register(
     after_in_child=lambda: _awake and _run(_in_child),
     after_in_parent=lambda: _awake and _run(_in_parent),
 )
-os.register_at_fork = _collect
+_OS["register_at_fork"] = _collect
 
 
 def stop() -> None:
     """What is registered from here on is the user's, and runs at every fork."""
-    os.register_at_fork = _register
+    _OS["register_at_fork"] = _register
 
 
 def in_child(hook: Hook) -> None:

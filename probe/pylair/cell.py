@@ -166,7 +166,6 @@ class Names:
                 done["names_cut"] = True
             done[key] = names
 
-
     def _by_name(self) -> dict[str, int]:
         # A key of another class may have a `__hash__` and an `__eq__` of the program's.
         return {name: number for name, number in zip(self.names, self.ids) if type(name) is str}

@@ -6,6 +6,7 @@ A frozen copy is a child of the worker. `os.wait()` and its relatives that wait 
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 from . import descriptors
@@ -14,7 +15,8 @@ frozen: set[int] = set()
 
 _wait, _waitpid, _wait3, _waitid = os.wait, os.waitpid, os.wait3, os.waitid
 _wait4 = os.wait4
-_OS = os.__dict__
+# Where the program finds them.
+_OS = sys.modules["os"].__dict__
 
 
 def install() -> None:

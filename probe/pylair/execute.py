@@ -35,6 +35,7 @@ LEAST_RECURSION = 300
 _getrecursionlimit, _setrecursionlimit = sys.getrecursionlimit, sys.setrecursionlimit
 _BUILTINS, _SYS = builtins.__dict__, sys.__dict__
 
+
 class Cells:
     """The session's namespace and everything that lives from cell to cell."""
 
@@ -161,7 +162,9 @@ class Cells:
             done["notes"] = notes
         return done, cell.place_result(done)
 
-    def _told(self, result: str | None, error: BaseException | None, name: str, source: Any, made_since: int) -> tuple[dict[str, Any], list[str]]:
+    def _told(
+        self, result: str | None, error: BaseException | None, name: str, source: Any, made_since: int
+    ) -> tuple[dict[str, Any], list[str]]:
         """The fields of the done frame, and notes. What the program did to Python may make any of it fail."""
         displays = self.displays
         done: dict[str, Any] = {"outcome": "ok", "result": result}

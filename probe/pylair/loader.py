@@ -20,8 +20,6 @@ _import = builtins.__import__
 _SHARED = ("builtins", "sys", "warnings")
 # Modules in Python before others in C, whose functions and plain numbers will do.
 _IN_C = {"signal": "_signal", "socket": "_socket"}
-# These put functions of ours into a module that the program sees.
-_SHARED_BY_MODULE = {(PACKAGE + ".at_fork", "os"), (PACKAGE + ".children", "os")}
 
 
 class MemoryImporter:
@@ -83,8 +81,7 @@ class ApartImporter(MemoryImporter):
                 if module in self.sources:
                     self.load(module)
             return self.load(name)
-        importing = names.get("__name__") if names else None
-        if name in _SHARED or (importing, name) in _SHARED_BY_MODULE or (self.is_sealed and name not in self.copies):
+        if name in _SHARED or (self.is_sealed and name not in self.copies):
             return _import(name, names, None, wanted, 0)
         module = self.copy(name)
         return module if wanted else self.copy(name.partition(".")[0])
