@@ -10,6 +10,7 @@ from typing import Any, Callable, Iterator
 import pytest
 from app_host import PLAIN_APP, AppProcess
 from host import Session, Template
+from runs import Place
 from visitor import Home
 
 PYTHONS = [path for path in os.environ.get("PYLAIR_TEST_PYTHONS", "").split(":") if path] or [sys.executable]
@@ -70,3 +71,14 @@ def home() -> Iterator[Home]:
     home = Home()
     yield home
     home.close()
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """Where pytest runs with the plugin. A test file that has FREEZE gets that many copies of failures."""
+    place = Place()
+    freeze = getattr(request.module, "FREEZE", 0)
+    if freeze:
+        place.listen(freeze=freeze)
+    yield place
+    place.close()

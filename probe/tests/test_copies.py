@@ -12,11 +12,14 @@ from typing import Any
 
 import pytest
 from host import Session
-from runs import Place, needs
+from runs import Place
 from things import THINGS, Thing
 from visitor import INSTALLED, TIMEOUT_SECONDS, Visit, wait_for
 
 from pylair import private_directory
+
+FREEZE = 10
+RICH_PYTHON = os.environ.get("PYLAIR_TEST_RICH_PYTHON")
 
 WHY = "this is a frozen copy of the failed test"
 WHY_THROWN = "this is a copy of the session that is thrown away"
@@ -105,14 +108,6 @@ class Attack:
 
 
 @pytest.fixture
-def place():
-    place = Place()
-    place.listen(freeze=10)
-    yield place
-    place.close()
-
-
-@pytest.fixture
 def attack(place):
     made = []
 
@@ -184,10 +179,24 @@ def test_a_kernel_without_walls_is_told_of_and_python_refuses(attack, lacks):
     began.finish()
 
 
-@needs("numpy")
+def packages_with_numpy() -> str | None:
+    """Where the packages are of the Python that has numpy; it has to be like the one that runs the tests."""
+    if not RICH_PYTHON:
+        return None
+    code = "import sys, sysconfig; print(*sys.version_info[:2], sysconfig.get_path('platlib'))"
+    told = subprocess.run([RICH_PYTHON, "-c", code], capture_output=True, check=True, text=True).stdout
+    major, minor, directory = told.rstrip("\n").split(" ", 2)
+    return directory if (int(major), int(minor)) == sys.version_info[:2] else None
+
+
+@pytest.mark.skipif(not RICH_PYTHON, reason="PYLAIR_TEST_RICH_PYTHON names no Python with numpy")
 def test_arrays_in_files(attack):
+    directory = packages_with_numpy()
+    if directory is None:
+        pytest.skip(f"{RICH_PYTHON} is another version than {sys.executable}")
     thing = Thing(
-        "import numpy\narray = numpy.memmap('array.bin', numpy.int64, 'w+', shape=(1000,)); array[:] = 3; array.flush()",
+        f"import sys; sys.path.append({directory!r})\nimport numpy\n"
+        "array = numpy.memmap('array.bin', numpy.int64, 'w+', shape=(1000,)); array[:] = 3; array.flush()",
         {"int(array.sum())": "3000"},
         [],
         ["array[:] = 4; array.flush(); int(array.sum())"],

@@ -9,14 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from runs import Place, fields_of, needs
-
-
-@pytest.fixture
-def place():
-    place = Place()
-    yield place
-    place.close()
+from runs import fields_of, needs
 
 
 @pytest.fixture

@@ -9,17 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-from runs import Place, needs, start_time
+from runs import needs, start_time
 from visitor import Visit, wait_for
 
-
-@pytest.fixture
-def place():
-    place = Place()
-    place.listen(freeze=10)
-    yield place
-    place.close()
+FREEZE = 10
 
 
 def result(visit, code, **fields):

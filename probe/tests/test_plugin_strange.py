@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-from runs import Place, needs
-
-
-@pytest.fixture
-def place():
-    place = Place()
-    yield place
-    place.close()
+from runs import needs
 
 
 def outcomes(output):
