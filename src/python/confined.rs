@@ -41,6 +41,8 @@ impl Choice {
 pub struct Search<'a> {
     pub cwd: &'a Path,
     pub env: &'a BTreeMap<String, String>,
+    /// What is run outside finds other programs by these, so they are the caller's own and nothing that was asked for in a call.
+    pub own_env: &'a BTreeMap<String, String>,
     pub given: &'a [PathBuf],
 }
 
@@ -111,9 +113,9 @@ impl Interpreters {
         let mut path = path.to_owned();
         for _ in 0..=MAX_SHIMS {
             match self.look_at(&path, search.given).await? {
-                Looked::Trusted(name) => return self.ask_bare(&name, search.env).await.map(Choice::known),
-                Looked::Shim => path = self.ask_bare(&path, search.env).await?.executable,
-                Looked::Environment(venv, bases) => return self.described(path, &venv, &bases, search.env).await,
+                Looked::Trusted(name) => return self.ask_bare(&name, search.own_env).await.map(Choice::known),
+                Looked::Shim => path = self.ask_bare(&path, search.own_env).await?.executable,
+                Looked::Environment(venv, bases) => return self.described(path, &venv, &bases, search.own_env).await,
                 Looked::Strange => break,
             }
         }

@@ -366,7 +366,9 @@ impl Sessions {
             let given: Vec<_> = terms.allow_write.iter().cloned().chain(is_bound.then(|| cwd.to_owned())).collect();
             // What is looked through outside is for those to say who may do without a sandbox.
             let env = if caller.may(Scope::Admin) { env } else { &*caller.env };
-            return self.confined_interpreter(python, Search { cwd, env, given: &given }, walls).await;
+            return self
+                .confined_interpreter(python, Search { cwd, env, own_env: &caller.env, given: &given }, walls)
+                .await;
         }
         let lookup = caller.env.iter().chain(added).map(|(name, value)| (name.clone(), value.clone())).collect();
         let interpreter = self.parts.interpreters.resolve(python, self.parts.python.as_deref(), cwd, env).await?;

@@ -11,7 +11,9 @@ use std::{
 use pylair::session::{Error, OpenOptions, Outcome};
 use tokio::sync::mpsc;
 
-use crate::support::{Core, TestSession, newest_python, on_newest_python, skip, why_no_namespaces};
+use crate::support::{
+    Core, Home, TestSession, newest_python, on_newest_python, skip, why_no_namespaces, with_settings,
+};
 
 /// A mark that whatever is run outside of a sandbox leaves.
 struct Mark(PathBuf);
@@ -246,6 +248,36 @@ fn tools_that_look_at_a_project_are_not_run() {
             assert_eq!(error.kind(), "no_python", "{error}");
             assert_eq!(mark.take(), is_run, "{sandbox}");
         }
+    });
+}
+
+#[test]
+fn a_shim_finds_nothing_by_the_variables_of_a_call() {
+    if let Some(reason) = why_no_namespaces() {
+        return skip("a_shim_finds_nothing_by_the_variables_of_a_call", &reason);
+    }
+    let outside = Home::new();
+    let (root, tools) = (outside.path.join("pyenv"), outside.path.join("tools"));
+    let (shim, mark) = (root.join("shims/python"), Mark(outside.path.join("mark")));
+    mark.plant(&tools.join("lookup"));
+    write_program(&shim, "#!/usr/bin/env lookup\n");
+    let text = |path: &Path| path.to_str().expect("our paths are UTF-8").to_owned();
+    with_settings(&[("PYENV_ROOT", &text(&root))], async |core| {
+        for (sandbox, is_run) in [("workspace", false), ("sealed", false), ("open", true)] {
+            let path = format!("{}:/usr/bin:/bin", tools.display());
+            let options = OpenOptions {
+                python: Some(text(&shim)),
+                sandbox: Some(sandbox.into()),
+                env: [("PATH".to_owned(), path), ("PYENV_ROOT".to_owned(), text(&tools))].into(),
+                ..OpenOptions::default()
+            };
+            assert!(core.open_session(options).await.is_err(), "what it leads to is no interpreter");
+            assert_eq!(mark.take(), is_run, "{sandbox}");
+        }
+        write_program(&shim, &format!("#!/bin/sh\nexec {} \"$@\"\n", newest_python().display()));
+        let python = Some(text(&shim));
+        let options = OpenOptions { python, sandbox: Some("sealed".into()), ..OpenOptions::default() };
+        assert_eq!(core.open_session(options).await.expect("it opens").value("1 + 1").await, "2");
     });
 }
 
