@@ -62,7 +62,13 @@ fn serve() -> Result<(), String> {
     surroundings.places.create().map_err(|error| chain(&error))?;
     let log = RotatingLog::open(surroundings.places.log()).map_err(|error| format!("cannot open the log: {error}"))?;
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| LOGGED.into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(Mutex::new(log)).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(false)
+        .with_writer(Mutex::new(log))
+        // Otherwise it is told on stderr what could not be written to the log, and a stderr that fails as well is a panic.
+        .log_internal_errors(false)
+        .init();
     let config = Config::resolve(&Flags::default(), &surroundings.env, None, &surroundings.places)
         .map_err(|error| chain(&error))?;
     let selection = Selection::parse(None, false, Door::Http)?;

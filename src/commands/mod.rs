@@ -190,6 +190,8 @@ pub fn log_to_stderr(default: &str) {
         .with_env_filter(filter)
         .with_ansi(io::stderr().is_terminal())
         .with_writer(|| MaskedStderr)
+        // Otherwise it is told on stderr what could not be written there, which panics.
+        .log_internal_errors(false)
         .try_init();
 }
 

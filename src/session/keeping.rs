@@ -231,7 +231,8 @@ impl Sessions {
         let _saved = tokio::task::spawn_blocking(move || {
             let _absent = std::fs::remove_file(variables);
             if definition.keep {
-                return store.put(&definition);
+                // What its notes say was told just now, and is true of no other time.
+                return store.put(&Definition { notes: Vec::new(), ..definition });
             }
             store.forget(&definition.handle);
             Ok(())

@@ -77,6 +77,10 @@ impl Sessions {
         let (mut notes, mut unsaved) = (Vec::new(), Vec::new());
         if session.status().state == State::Busy && !is_fresh(session) {
             notes = session.abandon_cell(reason).await;
+            if session.holds() && session.status().state == State::Busy {
+                let why = "a cell was running, and there was no checkpoint to save them from";
+                unsaved.push(Unsaved::of(session, "the variables", why.to_owned()));
+            }
         }
         let comes_back = match self.save_away(session, LEAVE_TIMEOUT).await {
             Ok((comes_back, lost)) => {

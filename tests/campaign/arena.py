@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import random
 import shutil
 import time
@@ -15,10 +14,8 @@ import processes
 from doors import PATIENCE, Answer, Gone, Line, Web
 from home import Home
 from model import READ, STEPS, Book, Operation, values, write_operation
-from words import DAEMON_DIED, GONE, Unexplained, Wrong, expect, moves
+from words import Wrong, expect, moves
 
-# A bridge gives up when daemons die under it several times within seconds, which is right; so a client does not stay for more.
-MOST_DEATHS = 2
 # A cell that waits in its middle ends by itself after a while, whoever forgets it.
 WAIT = """import os as _os, time as _time
 open({gate!r}, 'w').close()
@@ -336,46 +333,6 @@ class Arena:
             time.sleep(0.005)
         raise Wrong(f"{book.name} gets no checkpoint")
 
-    # A daemon that is gone.
-
-    def hear_of_death(self, pendings: list[Pending]) -> None:
-        """Every request that was under way is answered by the bridge, in words."""
-        for pending in pendings:
-            answer = pending.line.answer(pending.request)
-            self.say("->", answer)
-            if answer.kind == "":
-                # It had ended just before.
-                self.settle(pending.book, pending.operation, answer.data, ("ok",))
-                continue
-            if not DAEMON_DIED.search(answer.words):
-                raise Unexplained(f"a request that died with the daemon was answered with {answer.words}")
-            pending.book.may.add(pending.operation.number)
-
-    def outlive_daemon(self, daemon: processes.Process, pendings: list[Pending]) -> None:
-        """The daemon was killed: what it answered, what the next one says, and sessions anew in place of those that are gone."""
-        # Into its last moments: answered by it, by the bridge or by the next one.
-        late = None if self.serves or self.chance.random() < 0.5 else self.line.begin("list_targets")
-        self.hear_of_death(pendings)
-        words = "" if late is None else json.dumps(self.line.answer(late))
-        self.wait_for(lambda: not processes.is_alive(daemon), "the daemon is still there")
-        self.serve_again()
-        self.deaths += 1
-        if self.deaths > MOST_DEATHS or self.chance.random() < 0.3:
-            self.new_line()
-        elif "a new one was started" not in words:
-            self.hear_of_next()
-        self.note_daemon()
-        for book in list(self.books.values()):
-            book.floating.clear()
-            self.ask_for_gone(book)
-
-    def hear_of_next(self) -> None:
-        """The first answer of the next daemon says what became of the one before."""
-        answer = self.line.ask("list_targets")
-        self.say("first answer", answer.words or answer.data)
-        if not DAEMON_DIED.search(json.dumps([answer.data, answer.words])):
-            raise Unexplained(f"the first answer of the next daemon is {answer}")
-
     def serve_again(self) -> None:
         """Before a bridge starts a daemon of its own."""
         if not self.serves:
@@ -386,60 +343,6 @@ class Arena:
         assert server.stdout is not None
         server.stdout.close()
         self.home.serve()
-
-    def ask_for_gone(self, book: Book) -> None:
-        """A session of the daemon that was killed: a kept one comes back empty and says so, any other is not there."""
-        if book.keep:
-            report = self.line.must("execute", code=READ, target=book.name, output="json")
-            self.say("gone", book.name, report)
-            book.cell = report["cell"] - 1
-            self.settle(book, None, report, ("ok", "raised"))
-            book.read_back(report["result"])
-            return
-        answer = self.line.ask("execute", code=READ, target=book.name, output="json")
-        self.say("gone", book.name, answer)
-        if answer.kind not in ("unknown_session", "closed_session"):
-            raise Wrong(f"a session of a daemon that was killed answers {answer}")
-        if book.state is not None and not GONE.search(answer.words):
-            raise Unexplained(f"a session of a daemon that was killed is answered with {answer.words}")
-        self.losses += book.state is not None
-        if book.sandbox == "open":
-            book.check_file()
-        self.open(book.name, **book.options)
-
-    def stop(self, pendings: list[Pending]) -> None:
-        """The daemon leaves because it is told to. What is under way is answered."""
-        self.say("stop")
-        stopped = self.home.run("stop")
-        self.say("->", stopped.returncode, stopped.stdout, stopped.stderr)
-        expect(stopped.returncode == 0, "stop failed:", stopped.stderr)
-        for pending in pendings:
-            answer = pending.line.answer(pending.request)
-            self.say("->", answer)
-            if answer.kind:
-                expect(answer.kind == "daemon_stopped", "a request was answered with", answer.words)
-                pending.book.may.add(pending.operation.number)
-            else:
-                self.settle(pending.book, pending.operation, answer.data, ("ok", "interrupted", "died"))
-
-    def come_back(self, idle: set[str]) -> None:
-        """The next daemon brings back what was saved: of idle sessions all, of others what it says."""
-        self.serve_again()
-        self.new_line()
-        self.note_daemon()
-        for book in list(self.books.values()):
-            book.floating.clear()
-            answer = self.line.ask("execute", code=READ, target=book.name, output="json")
-            self.say("back", book.name, answer)
-            if answer.kind:
-                if book.state is not None and book.name in idle:
-                    raise Unexplained(f"{book.name} was idle when the daemon left and does not come back: {answer.words}")
-                expect(answer.kind in ("unknown_session", "closed_session"), book.name, "answers", answer.words)
-                self.losses += book.state is not None
-                self.open(book.name, **book.options)
-                continue
-            self.settle(book, None, answer.data, ("ok", "raised"))
-            book.read_back(answer.data["result"])
 
     # Saves.
 
@@ -492,14 +395,4 @@ def brief(value: Any) -> Any:
     return value
 
 
-def touch_all(paths: Iterable[Path], seconds: float) -> None:
-    """Moves the times of files by so much."""
-    for path in paths:
-        try:
-            stat = path.lstat()
-            os.utime(path, (stat.st_atime + seconds, stat.st_mtime + seconds), follow_symlinks=False)
-        except OSError:
-            continue
-
-
-__all__ = ["Answer", "Arena", "Gone", "Pending", "touch_all"]
+__all__ = ["Answer", "Arena", "Gone", "Pending"]

@@ -26,8 +26,6 @@ Fault = Callable[[Arena], Effect]
 
 # Kinds by their names. Each module of faults adds its own.
 KINDS: dict[str, Fault] = {}
-# What is known not to hold yet: these are only done when they are asked for.
-NOT_YET = {"cell breaks Python", "clock jump", "kill daemon", "stop daemon"}
 
 
 def kind(name: str) -> Callable[[Fault], Fault]:

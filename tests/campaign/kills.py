@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 
+import daemons
 import processes
 from arena import Arena, Pending
 from fault import Effect, bring_to_work, end_work, is_under_way, kind
@@ -171,7 +172,7 @@ def kill_daemon(arena: Arena) -> Effect:
     how = arena.chance.choice(DEADLY_TO_DAEMONS)
     arena.say("kill daemon", daemon.pid, how)
     processes.send(daemon, how)
-    arena.outlive_daemon(daemon, pendings)
+    daemons.outlive(arena, daemon, pendings)
     if save is not None:
         arena.restore(save)
     return Effect(middle, at, tuple(arena.books.values()))
@@ -179,11 +180,10 @@ def kill_daemon(arena: Arena) -> Effect:
 
 @kind("stop daemon")
 def stop_daemon(arena: Arena) -> Effect:
-    """By command, in the middle of work. What was idle is saved and comes back as it was."""
-    names = arena.chance.sample(sorted(arena.books), arena.chance.randrange(0, 3))
+    """By command, mostly in the middle of work. All is saved and comes back, or it is said what does not."""
+    names = arena.chance.sample(sorted(arena.books), arena.chance.randrange(1, 4))
     pendings = [pending for pending in (bring_to_work(arena, arena.books[name]) for name in names) if pending]
-    busy = {pending.book.name for pending in pendings if is_under_way(pending)}
+    busy = any(is_under_way(pending) for pending in pendings)
     at = time.monotonic()
-    arena.stop(pendings)
-    arena.come_back(set(arena.books) - busy)
-    return Effect(bool(busy), at, tuple(arena.books.values()))
+    daemons.come_back(arena, daemons.stop(arena, pendings))
+    return Effect(busy, at, tuple(arena.books.values()))

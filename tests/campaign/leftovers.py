@@ -13,6 +13,7 @@ from words import LeftOver
 GROUPS = Path("/sys/fs/cgroup")
 USUAL_DATA = {
     "canary",
+    "clock.json",
     "failures.db",
     "failures.db.lock",
     "journal.db",
@@ -63,6 +64,7 @@ def check(home: Path, daemons: list[int], mounted: set[str]) -> None:
     wait_for_nothing(lambda: [pid for pid in daemons if os.path.exists(f"/proc/{pid}/fd")], "daemons still there")
     wait_for_nothing(lambda: mounts() - mounted, "still mounted")
     wait_for_nothing(lambda: sockets(home), "sockets")
+    wait_for_nothing(lambda: groups(daemons), "kernel groups")
     empty = {"runtime": {"daemon.lock", "start.lock"}, "tmp": set(), "data": USUAL_DATA}
     for name, usual in empty.items():
         left = {path.name for path in (home / name).iterdir()} - usual

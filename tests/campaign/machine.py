@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
+import sqlite3
 import time
 from pathlib import Path
 from typing import Callable, Iterator
 
-from arena import Arena, touch_all
+import daemons
+from arena import Arena
 from fault import Effect, bring_to_work, end_work, is_under_way, kind
 from words import expect
 
@@ -19,7 +22,7 @@ DISK_MB = 64
 BALLOON = "balloon"
 DAY_S = 86400.0
 # Clocks are wrong by hours, by more than anything is kept for, and by what a dead battery makes of them.
-JUMPS_S = tuple(days * DAY_S for days in (-400, -40, -10, -0.1, 0.1, 10, 40, 400))
+JUMPS = (-400, -40, -10, -0.1, 0.1, 10, 40, 400)
 
 
 def small_disk(path: Path) -> None:
@@ -145,6 +148,17 @@ def upload_while_full(arena: Arena) -> Effect:
     return Effect(middle, at, (book,))
 
 
+def stop_while_full(arena: Arena) -> Effect:
+    """What could not be saved is named by `stop`, and the next daemon starts on the full disk."""
+    pendings = [pending for pending in [bring_to_work(arena, arena.choose())] if pending]
+    middle, at = any(is_under_way(pending) for pending in pendings), time.monotonic()
+    with full(arena):
+        not_saved = daemons.stop(arena, pendings)
+        daemons.start_again(arena)
+    daemons.ask_for_saved(arena, not_saved)
+    return Effect(middle, at, tuple(arena.books.values()))
+
+
 FULL: list[Callable[[Arena], Effect]] = [
     work_while_full,
     work_while_full,
@@ -152,6 +166,7 @@ FULL: list[Callable[[Arena], Effect]] = [
     save_while_full,
     open_while_full,
     upload_while_full,
+    stop_while_full,
 ]
 
 
@@ -163,17 +178,35 @@ def full_disk(arena: Arena) -> Effect:
 @kind("clock jump")
 def clock_jump(arena: Arena) -> Effect:
     """While no daemon is there, the time of everything it left becomes another: as after a start with a wrong clock. Nothing is deleted."""
-    books = list(arena.books.values())
-    for book in books:
+    for book in arena.books.values():
         if book.state is None:
             arena.change(book)
     save = arena.save(arena.choose())
-    at = time.monotonic()
-    arena.stop([])
-    jump = arena.chance.choice(JUMPS_S)
-    arena.say("the clock jumps by", jump / DAY_S, "days")
-    touch_all(arena.home.path.rglob("*"), -jump)
-    arena.come_back({book.name for book in books})
+    names = arena.chance.sample(sorted(arena.books), arena.chance.randrange(0, 3))
+    pendings = [pending for pending in (bring_to_work(arena, arena.books[name]) for name in names) if pending]
+    busy, at = any(is_under_way(pending) for pending in pendings), time.monotonic()
+    not_saved = daemons.stop(arena, pendings)
+    days = arena.chance.choice(JUMPS)
+    arena.say("the clock jumps by", days, "days")
+    jump(arena.home.path, int(days * DAY_S))
+    daemons.come_back(arena, not_saved)
     if arena.chance.random() < 0.5:
         arena.restore(save)
-    return Effect(False, at, tuple(arena.books.values()))
+    return Effect(busy, at, tuple(arena.books.values()))
+
+
+def jump(home: Path, seconds: int) -> None:
+    """All that was written becomes older by so much, as a clock that jumped sees it; the machine was not up for longer."""
+    for path in home.rglob("*"):
+        with contextlib.suppress(OSError):
+            stat = path.lstat()
+            os.utime(path, (stat.st_atime - seconds, stat.st_mtime - seconds), follow_symlinks=False)
+    record = home / "data/clock.json"
+    clock = json.loads(record.read_text())
+    clock["wall"] -= seconds
+    for gap in clock["gaps"]:
+        gap["to"] -= seconds
+        gap["from"] = max(gap["from"] - seconds, 0)
+    record.write_text(json.dumps(clock))
+    with contextlib.closing(sqlite3.connect(home / "data/journal.db")) as journal, journal:
+        journal.execute("UPDATE events SET at = at - ?", [seconds * 1_000_000])

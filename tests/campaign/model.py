@@ -118,6 +118,12 @@ class Book:
             raise Unexplained(f"{self.name} ended as {outcome} and nobody says what became of it: {report}")
         self.move(moved[-1], cell)
 
+    def close(self, operation: Operation, report: dict[str, Any]) -> None:
+        """Its daemon left in the middle of this cell, with nothing to go back to."""
+        expect(report["cell"] == self.cell + 1, self.name, "has cell", report["cell"], "after", self.cell)
+        self.cell = report["cell"]
+        self.may.add(operation.number)
+
     def reach(self, operation: Operation) -> None:
         """It was seen to wait in its middle, so that it has written its line."""
         self.must.add(operation.number)
@@ -140,7 +146,7 @@ class Book:
         if move.restored is not None:
             self.restore(move)
             return
-        if move.cell is None:
+        if move.cell is None or move.all_gone:
             self.empty()
             if before is not None and not move.all_gone:
                 raise Unexplained(f"{self.name} was started anew and lost {values(before)} without a word")

@@ -24,6 +24,10 @@ KEPT = "what the cell had done until then was kept"
 NOT_RESTARTED = re.compile(
     r"^(?:the session could not be restarted|its worker ended again and again while nothing ran)( and all variables are gone)?[:;] "
 )
+# Of a cell that ran when its session was closed.
+CLOSED = "the session was closed while this cell ran: the daemon ended (somebody stopped it)"
+# Of `pylair stop`: a session none of whose variables could be saved.
+NOT_SAVED_AT_STOP = re.compile(r"^not saved: the (?:variables|definition) of session (\S+) \(", re.MULTILINE)
 DAEMON_DIED = re.compile(r"the pylair daemon died\b.*\ball sessions and their variables are gone", re.DOTALL)
 
 

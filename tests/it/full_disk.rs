@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::{BufRead, BufReader},
     process::{Command, Output, Stdio},
 };
 
@@ -73,4 +74,19 @@ fn a_daemon_on_a_full_disk_starts_answers_and_says_what_is_lost() {
     // With room again all is well.
     let room = after("room");
     assert!(!room.contains("not saved") && room.ends_with("1\n"), "{said}\n{errors}");
+}
+
+#[test]
+fn a_server_whose_stderr_cannot_be_written_goes_on() {
+    let home = Home::new();
+    let full = fs::File::options().write(true).open("/dev/full").expect("every Linux has one");
+    let mut command = home.command(&["serve", "--port", "0"]);
+    let mut server = command.env("RUST_LOG", "info").stdout(Stdio::piped()).stderr(full).spawn().expect("it starts");
+    let watched = Watched::new(server.id().cast_signed());
+    let mut said = BufReader::new(server.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
+    assert!(said.next().is_some_and(|line| line.starts_with("MCP endpoint:")), "it did not start");
+    assert!(home.run(&["exec", "1"]).status.success());
+    assert!(home.run(&["stop"]).status.success());
+    watched.assert_ends();
+    assert!(server.wait().expect("it is ours").success());
 }

@@ -248,6 +248,42 @@ fn a_busy_session_that_cannot_be_saved_is_named_by_the_next_daemon() {
 }
 
 #[test]
+fn stop_names_a_busy_session_that_cannot_be_saved() {
+    let home = Home::new();
+    let mut client = home.initialized_client();
+    client.data("open_session", &json!({"name": "busy"}));
+    let thread = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\nx = 1";
+    client.data("execute", &json!({"code": thread, "target": "busy", "output": "json"}));
+    client.data(
+        "execute",
+        &json!({"code": crate::support::WAIT_FOREVER, "target": "busy", "wait_s": 0, "output": "json"}),
+    );
+    let stopped = home.run(&["stop"]);
+    assert!(stopped.status.success());
+    assert!(stopped.stdout.contains("not saved: the variables of session busy ("), "{}", stopped.stdout);
+}
+
+#[test]
+fn what_was_told_of_a_save_is_not_told_again() {
+    let home = Home::new();
+    let mut client = home.initialized_client();
+    client.data("open_session", &json!({"name": "busy", "keep": true}));
+    client.data("execute", &json!({"code": "x = 1", "target": "busy", "output": "json"}));
+    client.data(
+        "execute",
+        &json!({"code": crate::support::WAIT_FOREVER, "target": "busy", "wait_s": 0, "output": "json"}),
+    );
+    assert!(home.run(&["stop"]).status.success());
+    let after = client.data("execute", &json!({"code": "x", "target": "busy", "output": "json"}));
+    assert!(after["notes"].to_string().contains("a cell was running when it was saved"), "{after}");
+    crate::support::kill(home.daemon_pid(), rustix::process::Signal::KILL);
+    let killed = client.data("execute", &json!({"code": "1", "target": "busy", "output": "json"}));
+    let told = killed["notes"].to_string();
+    assert!(told.contains("the variables it had were not saved"), "{killed}");
+    assert!(!told.contains("a cell was running"), "{killed}");
+}
+
+#[test]
 fn a_daemon_names_the_sessions_of_one_that_was_killed() {
     let home = Home::new();
     let mut client = home.initialized_client();
