@@ -133,6 +133,8 @@ pub struct Trial {
 pub struct Confinement {
     pub network: Network,
     pub read_only: Vec<PathBuf>,
+    /// See [`KeeperRequest::within`].
+    pub within: Vec<PathBuf>,
     /// Somebody asked for these, so they have to be there.
     pub readable: Vec<PathBuf>,
     pub writable: Vec<PathBuf>,
@@ -177,9 +179,15 @@ impl Confinement {
         let kept = parts_of_environments(interpreter);
         writable.retain(|path| !kept.iter().any(|part| path.starts_with(part)));
         read_only.extend(kept.into_iter().filter(|part| writable.iter().any(|path| part.starts_with(path))));
+        let mut within = interpreter.within.clone();
+        if !within.is_empty() {
+            within.extend(place.packages.canonicalize().ok());
+            within.extend(writable.iter().cloned());
+        }
         Some(Self {
             network: if terms.allow_net.is_empty() { Network::None } else { Network::Proxy },
             read_only,
+            within,
             readable: terms.allow_read.clone(),
             writable,
             workspace: is_own.then(|| place.directory.to_owned()),
@@ -198,6 +206,7 @@ impl Confinement {
         KeeperRequest {
             id: number.into(),
             read_only: self.read_only.clone(),
+            within: self.within.clone(),
             readable: self.readable.clone(),
             writable: self.writable.clone(),
             views: Vec::new(),
@@ -248,7 +257,9 @@ impl Confinement {
 
     /// The `confine` object of a fork request for [`Self::bare`], and the Landlock ruleset that goes with it where there is one. Blocks.
     pub fn bare_message(&self) -> (Value, Option<OwnedFd>) {
-        let mut readable = self.read_only.clone();
+        let is_shown =
+            |path: &PathBuf| path.canonicalize().is_ok_and(|real| private_root::may_be_shown(&real, &self.within));
+        let mut readable: Vec<_> = self.read_only.iter().filter(|path| is_shown(path)).cloned().collect();
         readable.extend_from_slice(&self.readable);
         let ruleset = private_root::landlock_ruleset(&readable, &self.writable, &[], false, None).unwrap_or_default();
         let mut message = self.confine_message(ruleset.is_some());
@@ -356,6 +367,7 @@ mod tests {
             exec_prefix: "/home/me/.venv".into(),
             base_exec_prefix: "/".into(),
             site_packages: vec!["/home/me/.venv/lib/python3.12/site-packages".into()],
+            within: Vec::new(),
         }
     }
 

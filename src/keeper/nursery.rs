@@ -70,6 +70,10 @@ pub struct KeeperRequest {
     /// Those that do not exist are left out.
     #[serde(default)]
     pub read_only: Vec<PathBuf>,
+    /// If there are any, what is read-only has to lie in one of these directories, which have no symlinks in their names, or be the system's.
+    /// What leads elsewhere is left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub within: Vec<PathBuf>,
     /// These and those that are writable were given to the session, without symlinks.
     #[serde(default)]
     pub readable: Vec<PathBuf>,
@@ -412,7 +416,8 @@ struct Walls {
 fn confine(request: &KeeperRequest, granted: Vec<Granted>, identity: Identity) -> Result<Walls, Error> {
     // While the user is still root, who may search its own home, but already in the new mount namespace, because nothing else can be
     // bound there.
-    let sources = Sources::open(&request.read_only, granted, &request.views, request.workspace.as_deref())?;
+    let sources =
+        Sources::open((&request.read_only, &request.within), granted, &request.views, request.workspace.as_deref())?;
     if identity.change_ids {
         let (uid, gid) = (Uid::from_raw(INNER_ID), Gid::from_raw(INNER_ID));
         // In a namespace that knows no user 0 the capabilities survive this.

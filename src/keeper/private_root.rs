@@ -135,9 +135,9 @@ struct Source {
 pub(super) struct Sources(Vec<Source>);
 
 impl Sources {
-    /// A path of `read_only` that does not exist is left out. The workspace is seen under another name than its own, and so are views.
+    /// A path of `read_only` that does not exist, or that leads out of `within`, is left out. The workspace is seen under another name than its own, and so are views.
     pub fn open(
-        read_only: &[PathBuf],
+        (read_only, within): (&[PathBuf], &[PathBuf]),
         granted: Vec<Granted>,
         views: &[View],
         workspace: Option<&Path>,
@@ -147,7 +147,7 @@ impl Sources {
             sources.extend(open_at(Path::new(path), Path::new(path), Use::Device).ok());
         }
         for path in read_only {
-            match open_everywhere(path) {
+            match open_everywhere(path, within) {
                 Ok(found) => sources.extend(found),
                 Err(Error::Open { source, .. }) if is_missing(&source) => {}
                 Err(error) => return Err(error),
@@ -274,19 +274,33 @@ fn open_as_is(path: &Path) -> Option<Source> {
     }
 }
 
+/// Whether this path, which has no symlinks in it, may be shown to a session that sees no more than this besides the system.
+pub(super) fn may_be_shown(real: &Path, within: &[PathBuf]) -> bool {
+    within.is_empty()
+        || SYSTEM.iter().map(Path::new).chain(within.iter().map(|path| &**path)).any(|of| real.starts_with(of))
+}
+
 /// A path somebody asked for: visible where it really is, and under the name it was asked for by.
-fn open_everywhere(path: &Path) -> Result<Vec<Source>, Error> {
+fn open_everywhere(path: &Path, within: &[PathBuf]) -> Result<Vec<Source>, Error> {
     check_fit(path)?;
     let real = path.canonicalize().map_err(|source| Error::Open { path: path.to_owned(), source })?;
     check_fit(&real)?;
-    let mut sources = vec![open_at(&real, &real, Use::ReadOnly)?];
+    if !may_be_shown(&real, within) {
+        return Ok(Vec::new());
+    }
+    // If there is a symlink in it now, somebody has put it there after it was looked at.
+    let show = |name: &Path| {
+        let content = content_of(open_without_symlinks(&real)?, &real)?;
+        Ok::<_, Error>(Source { path: name.components().collect(), content, used: Use::ReadOnly })
+    };
+    let mut sources = vec![show(&real)?];
     let mut name = path.to_owned();
     // The links on the way too: where the first of them is visible in its directory, it points to the next.
     for _ in 0..MAX_LINKS {
         if name == real {
             break;
         }
-        sources.push(open_at(&real, &name, Use::ReadOnly)?);
+        sources.push(show(&name)?);
         let Ok(target) = std::fs::read_link(&name) else { break };
         let Some(next) = name.parent().map(|parent| without_dots(&parent.join(target))) else { break };
         name = next;

@@ -141,6 +141,8 @@ pub struct Inside {
     /// The environment that is installed into. Without one all of `own` can be written, because one is made there.
     pub view: Option<Arc<View>>,
     pub read_only: Vec<PathBuf>,
+    /// Where that has to lie, if a project said where it is.
+    pub within: Vec<PathBuf>,
 }
 
 impl Inside {
@@ -148,8 +150,9 @@ impl Inside {
     pub async fn prepared(mut self, prefix: &Path, site_packages: &[PathBuf]) -> Result<Self, Error> {
         let (own, owner) = (self.own.clone(), self.outer_id);
         let (prefix, directories) = (prefix.to_owned(), site_packages.to_vec());
-        let path = prefix.clone();
-        let made = tokio::task::spawn_blocking(move || View::prepare(&own, owner, &prefix, &directories)).await;
+        let (path, within) = (prefix.clone(), self.within.clone());
+        let made =
+            tokio::task::spawn_blocking(move || View::prepare((&own, owner), &prefix, &directories, &within)).await;
         let made = made.map_err(io::Error::other).and_then(|made| made);
         self.view = Some(Arc::new(made.map_err(|source| Error::Environment { path, source })?));
         Ok(self)
@@ -166,7 +169,13 @@ impl Inside {
 
     fn request(&self, command: &[OsString], env: BTreeMap<String, String>) -> KeeperRequest {
         let local = env.iter().filter(|(name, _)| is_index(name)).flat_map(|(_, value)| local_paths(value));
+        let local: Vec<_> = local.collect();
         let mut read_only = self.read_only.clone();
+        let mut within = self.within.clone();
+        if !within.is_empty() {
+            within.extend(self.own.canonicalize().ok());
+            within.extend(local.iter().filter_map(|path| path.canonicalize().ok()));
+        }
         read_only.extend(local);
         let (writable, views) = match &self.view {
             Some(view) => {
@@ -179,6 +188,7 @@ impl Inside {
         KeeperRequest {
             id: 0,
             read_only,
+            within,
             readable: Vec::new(),
             writable,
             views,

@@ -504,7 +504,8 @@ impl Environment {
         });
         let outer_id = owned.await.map_err(io::Error::other).and_then(|owned| owned).map_err(failed)?;
         let (nursery, groups, read_only) = (nursery.clone(), groups.clone(), directories(interpreter));
-        Ok(Inside { nursery, groups, outer_id, own: self.directory.clone(), view: None, read_only })
+        let within = interpreter.within.clone();
+        Ok(Inside { nursery, groups, outer_id, own: self.directory.clone(), view: None, read_only, within })
     }
 
     /// The session's venv, made if there is none yet.

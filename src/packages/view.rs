@@ -40,9 +40,19 @@ pub struct View {
 
 impl View {
     /// `own` is the session's directory for packages, which belongs to `owner` outside, and `site_packages` what may hold packages. An error
-    /// where no directory of the environment's own does. Blocks.
-    pub fn prepare(own: &Path, owner: Option<u32>, prefix: &Path, site_packages: &[PathBuf]) -> io::Result<Self> {
+    /// where no directory of the environment's own does, or where the environment is not `within` where it was when it was looked at. Blocks.
+    pub fn prepare(
+        (own, owner): (&Path, Option<u32>),
+        prefix: &Path,
+        site_packages: &[PathBuf],
+        within: &[PathBuf],
+    ) -> io::Result<Self> {
         let prefix = prefix.canonicalize()?;
+        if !within.is_empty() && !within.iter().map(|path| &**path).chain([own]).any(|place| prefix.starts_with(place))
+        {
+            let message = format!("the environment is in `{}` now, where it was not before", prefix.display());
+            return Err(io::Error::other(message));
+        }
         let mut writable: Vec<PathBuf> = Vec::new();
         for directory in site_packages {
             let Ok(real) = directory.canonicalize() else { continue };

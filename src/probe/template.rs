@@ -587,6 +587,7 @@ mod tests {
             exec_prefix: "/usr".into(),
             base_exec_prefix: "/usr".into(),
             site_packages: Vec::new(),
+            within: Vec::new(),
         };
         let names = |sandboxed| {
             let (interpreter, owner) = (&interpreter, &"me".into());

@@ -15,8 +15,8 @@ use super::{
     venv::Venv,
 };
 
-/// What finding out where an interpreter is may depend on.
-const PASSED: &[&str] = &["HOME", "LANG", "PATH", "PYENV_ROOT", "PYENV_VERSION"];
+/// What finding out where an interpreter is may depend on, besides directories on `PATH` that are trusted and a version of pyenv's.
+const PASSED: &[&str] = &["HOME", "LANG"];
 
 /// A shim leads to an interpreter, seldom to another shim.
 const MAX_SHIMS: usize = 2;
@@ -114,7 +114,7 @@ impl Interpreters {
         for _ in 0..=MAX_SHIMS {
             match self.look_at(&path, search.given).await? {
                 Looked::Trusted(name) => return self.ask_bare(&name, search.own_env).await.map(Choice::known),
-                Looked::Shim => path = self.ask_bare(&path, search.own_env).await?.executable,
+                Looked::Shim(name) => path = self.ask_bare(&name, search.own_env).await?.executable,
                 Looked::Environment(venv, bases) => return self.described(path, &venv, &bases, search.own_env).await,
                 Looked::Strange => break,
             }
@@ -154,6 +154,8 @@ impl Interpreters {
             .args(["-E", "-s", "-S", "-c", ASK])
             .env_clear()
             .envs(env.iter().filter(|(name, _)| PASSED.contains(&name.as_str())))
+            .envs(env.get_key_value("PYENV_VERSION").filter(|(_, version)| !version.contains('/')))
+            .env("PATH", self.trust.path(env.get("PATH").map_or("", String::as_str)))
             .current_dir("/");
         self.once(&self.bare, path, ask(path, command)).await
     }
@@ -163,7 +165,7 @@ impl Interpreters {
 enum Looked {
     /// By the name it may be run by.
     Trusted(PathBuf),
-    Shim,
+    Shim(PathBuf),
     /// With those of its bases that are trusted.
     Environment(Venv, Vec<PathBuf>),
     Strange,
@@ -177,16 +179,56 @@ fn look(trust: &Trust, path: &Path, given: &[PathBuf]) -> Looked {
         let is_fit = venv.has(path) || path.canonicalize().is_ok_and(|real| trust.allows(&real, given));
         return if is_fit { Looked::Environment(venv, bases) } else { Looked::Strange };
     }
-    match trusted_name(trust, path, given) {
-        Some(name) => Looked::Trusted(name),
-        None if trust.is_shim(path) => Looked::Shim,
-        None => Looked::Strange,
+    if let Some(name) = trusted_name(trust, path, given) {
+        return Looked::Trusted(name);
     }
+    match name_without_links(path) {
+        Some(name) if trust.is_shim(&name) => Looked::Shim(name),
+        _ => Looked::Strange,
+    }
+}
+
+/// The same file by a name on which nobody can put another one who cannot write its directory.
+fn name_without_links(path: &Path) -> Option<PathBuf> {
+    Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?))
 }
 
 /// The name that a program may be run by: the one it has, or that of what it leads to. None for an environment, which is another
 /// interpreter than it leads to.
 fn trusted_name(trust: &Trust, path: &Path, given: &[PathBuf]) -> Option<PathBuf> {
-    let names = [Some(path.to_owned()), path.canonicalize().ok()];
+    let names = [name_without_links(path), path.canonicalize().ok()];
     names.into_iter().flatten().find(|name| Venv::of(name).is_none() && trust.allows(name, given))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    /// Whoever can change a link on the way to a program could have another one run in its place.
+    #[test]
+    fn what_is_run_outside_is_run_by_a_name_without_links() {
+        let base = std::env::temp_dir().canonicalize().unwrap().join(format!("pylair-links-{}", std::process::id()));
+        for directory in ["store/bin", "shims", "project/.venv/bin"] {
+            fs::create_dir_all(base.join(directory)).unwrap();
+        }
+        for program in ["store/bin/python3.12", "shims/python"] {
+            fs::write(base.join(program), "").unwrap();
+        }
+        symlink("python3.12", base.join("store/bin/python3")).unwrap();
+        symlink(base.join("store/bin"), base.join("project/bin")).unwrap();
+        symlink(base.join("shims"), base.join("project/shims")).unwrap();
+        let trust = Trust::new(&[base.join("store")], &[base.join("shims")], None);
+        let Looked::Trusted(name) = look(&trust, &base.join("project/bin/python3"), &[]) else { panic!("it is known") };
+        assert_eq!(name, base.join("store/bin/python3"));
+        let Looked::Shim(name) = look(&trust, &base.join("project/shims/python"), &[]) else { panic!("it is a shim") };
+        assert_eq!(name, base.join("shims/python"));
+        let venv = base.join("project/.venv");
+        fs::write(venv.join("pyvenv.cfg"), format!("home = {}\n", base.join("project/bin").display())).unwrap();
+        symlink(base.join("store/bin/python3"), venv.join("bin/python")).unwrap();
+        let Looked::Environment(_, bases) = look(&trust, &venv.join("bin/python"), &[]) else { panic!("it is one") };
+        assert_eq!(bases, [base.join("store/bin/python3")]);
+        fs::remove_dir_all(base).unwrap();
+    }
 }

@@ -118,6 +118,10 @@ pub struct Interpreter {
     pub base_exec_prefix: PathBuf,
     /// Directories of packages, whose change makes a template with preloads stale.
     pub site_packages: Vec<PathBuf>,
+    /// Where all of these have to lie, without symlinks, if a project said where they are: what it has links lead to is not shown to
+    /// a session. Empty for an interpreter that is trusted.
+    #[serde(skip)]
+    pub within: Vec<PathBuf>,
 }
 
 impl Interpreter {

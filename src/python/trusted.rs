@@ -2,6 +2,7 @@
 //! keep, and the one that the user's own settings name. Everything else may be a project's.
 
 use std::{
+    ffi::OsString,
     fs,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -45,7 +46,20 @@ impl Trust {
     }
 
     pub fn is_shim(&self, program: &Path) -> bool {
-        places(program).is_some_and(|(directory, _)| self.shims.contains(&directory))
+        places(program)
+            .is_some_and(|(directory, real)| self.shims.contains(&directory) && is_ours(&directory) && is_ours(&real))
+    }
+
+    /// What of a `PATH` a shim may look through: it runs what it finds there. By names that lead nowhere else tomorrow.
+    pub fn path(&self, path: &str) -> OsString {
+        let of_system = ["/usr/bin", "/bin"].iter().map(PathBuf::from);
+        let given = std::env::split_paths(path).filter_map(|directory| directory.canonicalize().ok());
+        let is_trusted = |directory: &PathBuf| {
+            let mut known = self.roots.iter().chain(&self.shims);
+            known.any(|root| directory.starts_with(root)) && is_ours(directory)
+        };
+        // A name with a colon in it is none on a PATH.
+        std::env::join_paths(given.filter(is_trusted).chain(of_system)).unwrap_or_else(|_| "/usr/bin:/bin".into())
     }
 }
 
@@ -81,6 +95,12 @@ mod tests {
         assert!(trust.allows(&kept, &[]) && trust.allows(&own, &[]));
         assert!(!trust.allows(&projects, &[]) && !trust.allows(&base.join("store/absent"), &[]));
         assert!(trust.is_shim(&shim) && !trust.is_shim(&kept) && !trust.allows(&shim, &[]));
+        let directories = ["store/3.12/bin", "project/bin", "shims"].map(|name| base.join(name));
+        let [stored, projects_own, shims] = directories.each_ref().map(|path| path.to_str().unwrap());
+        assert_eq!(
+            trust.path(&format!("{projects_own}:{stored}:relative:{shims}:/absent")).to_str().unwrap(),
+            format!("{stored}:{shims}:/usr/bin:/bin")
+        );
         // What it is called decides which environment it takes itself for.
         let link = base.join("project/bin/python3");
         symlink(&kept, &link).unwrap();

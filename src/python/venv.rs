@@ -11,6 +11,8 @@ const MAX_BYTES: u64 = 64 << 10;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Venv {
     pub prefix: PathBuf,
+    /// Where that led when its file was read.
+    real: PathBuf,
     /// The directory of the interpreter it was made with.
     pub home: PathBuf,
     /// As written; virtualenv, venv and uv call it differently.
@@ -22,13 +24,16 @@ impl Venv {
     /// The environment that an interpreter of this name takes itself for. Blocks.
     pub fn of(python: &Path) -> Option<Self> {
         let directory = python.parent()?;
-        let read =
-            |prefix: &Path| Some((prefix.to_owned(), regular::read(&prefix.join("pyvenv.cfg"), MAX_BYTES).ok()?));
-        let (prefix, text) = read(directory).or_else(|| read(directory.parent()?))?;
-        Self::parse(prefix, &text)
+        Self::read(directory).or_else(|| Self::read(directory.parent()?))
     }
 
-    fn parse(prefix: PathBuf, text: &str) -> Option<Self> {
+    fn read(prefix: &Path) -> Option<Self> {
+        let real = prefix.canonicalize().ok()?;
+        let text = regular::read(&real.join("pyvenv.cfg"), MAX_BYTES).ok()?;
+        Self::parse(prefix.to_owned(), real, &text)
+    }
+
+    fn parse(prefix: PathBuf, real: PathBuf, text: &str) -> Option<Self> {
         let value = |wanted: &str| {
             let mut lines = text.lines().filter_map(|line| line.split_once('='));
             lines.find(|(key, _)| key.trim().eq_ignore_ascii_case(wanted)).map(|(_, value)| value.trim().to_owned())
@@ -36,7 +41,7 @@ impl Venv {
         let home = PathBuf::from(value("home")?);
         let version = value("version").or_else(|| value("version_info"));
         let sees_system = value("include-system-site-packages").is_some_and(|value| value.eq_ignore_ascii_case("true"));
-        home.is_absolute().then_some(Self { prefix, home, version, sees_system })
+        home.is_absolute().then_some(Self { prefix, real, home, version, sees_system })
     }
 
     /// Where the interpreter that it was made with may be, the likeliest first.
@@ -49,8 +54,7 @@ impl Venv {
     /// Whether a path that is written below the prefix is there: a link in it could lead to anybody's files, and what an interpreter
     /// needs is shown to its sessions.
     pub fn has(&self, path: &Path) -> bool {
-        let (Ok(prefix), Ok(path)) = (self.prefix.canonicalize(), path.canonicalize()) else { return false };
-        path.starts_with(prefix)
+        path.canonicalize().is_ok_and(|path| path.starts_with(&self.real))
     }
 
     /// What an interpreter of this name would say of itself, if it is what it was made to be. None if its packages are for another version.
@@ -67,7 +71,10 @@ impl Venv {
         if self.sees_system {
             site_packages.extend(base.site_packages.iter().cloned());
         }
+        let of_base = crate::keeper::confine::directories(base).into_iter().filter_map(|path| path.canonicalize().ok());
+        let within = std::iter::once(self.real.clone()).chain(of_base).collect();
         Some(Interpreter {
+            within,
             executable: python.to_owned(),
             version: base.version.clone(),
             implementation: base.implementation.clone(),
@@ -116,6 +123,7 @@ mod tests {
             exec_prefix: prefix.clone(),
             base_exec_prefix: prefix.clone(),
             site_packages: vec![prefix.join("lib").join(library).join("site-packages")],
+            within: Vec::new(),
         }
     }
 
@@ -142,7 +150,8 @@ mod tests {
         symlink("/etc", &own).unwrap();
         assert_eq!(venv.interpreter(&python, &base("3.13.1", "python3.13t")).unwrap().site_packages, [systems]);
         std::fs::remove_dir_all(&prefix).unwrap();
-        assert_eq!(Venv::parse("/p".into(), "home = bin\n"), None);
-        assert_eq!(Venv::parse("/p".into(), "version = 3.13\n"), None);
+        for text in ["home = bin\n", "version = 3.13\n"] {
+            assert_eq!(Venv::parse("/p".into(), "/p".into(), text), None);
+        }
     }
 }

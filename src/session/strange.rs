@@ -62,26 +62,43 @@ pub(super) async fn ask(parts: &Parts, path: &Path) -> Result<Interpreter, Error
 }
 
 /// The answer, as far as it names nothing that the session would not be shown anyway.
-fn believed(answer: Interpreter, path: &Path, shown: &[PathBuf]) -> Result<Interpreter, python::Error> {
-    let fits = |path: &Path| confine::is_shown_to_all(path) || shown.iter().any(|shown| path.starts_with(shown));
+fn believed(answer: Interpreter, path: &Path, shown: &Shown) -> Result<Interpreter, python::Error> {
+    let lies_there = |path: &Path| confine::is_shown_to_all(path) || shown.all().any(|shown| path.starts_with(shown));
+    let is_shown =
+        |path: &Path| confine::is_shown_to_all(path) || shown.real.iter().any(|shown| path.starts_with(shown));
+    let fits = |path: &Path| lies_there(path) && path.canonicalize().map_or(true, |real| is_shown(&real));
     let Interpreter { prefix, base_prefix, exec_prefix, base_exec_prefix, base_executable, .. } = &answer;
     let named = [prefix, base_prefix, exec_prefix, base_exec_prefix, base_executable];
     if let Some(elsewhere) = named.into_iter().find(|path| !fits(path)) {
         let detail = format!("it says that it is in `{}`, which it is not shown", elsewhere.display());
         return Err(python::Error::NotPython { path: path.to_owned(), detail });
     }
-    let real = |path: &PathBuf| path.canonicalize().map_or(true, |real| fits(&real));
-    let site_packages = answer.site_packages.iter().filter(|path| fits(path) && real(path)).cloned().collect();
-    Ok(Interpreter { executable: path.to_owned(), site_packages, ..answer })
+    let site_packages = answer.site_packages.iter().filter(|path| fits(path)).cloned().collect();
+    Ok(Interpreter { executable: path.to_owned(), site_packages, within: shown.real.clone(), ..answer })
+}
+
+/// What a program is shown.
+#[derive(Debug, PartialEq, Eq)]
+struct Shown {
+    /// Without symlinks.
+    real: Vec<PathBuf>,
+    /// The directory it is installed in, as it was named.
+    named: PathBuf,
+}
+
+impl Shown {
+    fn all(&self) -> impl Iterator<Item = &PathBuf> {
+        self.real.iter().chain([&self.named])
+    }
 }
 
 /// What of this machine it needs: the directory it is installed in, and that of the interpreter it was made with if both are parts of one
 /// project. An error says why that is too much. Blocks.
-fn shown(path: &Path, protected: &Protected) -> Result<Vec<PathBuf>, String> {
+fn shown(path: &Path, protected: &Protected) -> Result<Shown, String> {
     let prefix = prefix_of(path).ok_or("it is in no directory")?;
     let real_prefix = prefix.canonicalize().map_err(|error| error.to_string())?;
     let around = real_prefix.parent().unwrap_or(&real_prefix).to_owned();
-    let mut shown = vec![real_prefix.clone(), prefix];
+    let mut shown = vec![real_prefix.clone()];
     let real = path.canonicalize().map_err(|error| error.to_string())?;
     if !real.starts_with(&real_prefix) && !confine::is_shown_to_all(&real) {
         let elsewhere = prefix_of(&real).filter(|prefix| prefix.starts_with(&around));
@@ -96,7 +113,7 @@ fn shown(path: &Path, protected: &Protected) -> Result<Vec<PathBuf>, String> {
             return Err(format!("`{}` is a home directory", path.display()));
         }
     }
-    Ok(shown)
+    Ok(Shown { real: shown, named: prefix })
 }
 
 /// Where a program of this name would be installed.
@@ -107,10 +124,11 @@ fn prefix_of(program: &Path) -> Option<PathBuf> {
     prefix.parent().map(|_| prefix.to_owned())
 }
 
-fn request(path: &Path, shown: &[PathBuf]) -> KeeperRequest {
+fn request(path: &Path, shown: &Shown) -> KeeperRequest {
     KeeperRequest {
         id: 0,
-        read_only: shown.to_vec(),
+        read_only: shown.all().cloned().collect(),
+        within: shown.real.clone(),
         readable: Vec::new(),
         writable: Vec::new(),
         views: Vec::new(),
@@ -201,17 +219,31 @@ mod tests {
             exec_prefix: prefix.into(),
             base_exec_prefix: prefix.into(),
             site_packages: vec!["/project/env/lib/site-packages".into(), "/home/me".into()],
+            within: Vec::new(),
         }
     }
 
     #[test]
     fn what_a_program_says_of_itself_shows_nothing_to_its_session() {
-        let (path, shown) = (Path::new("/project/env/bin/python"), [PathBuf::from("/project/env")]);
+        let env = PathBuf::from("/project/env");
+        let (path, shown) = (Path::new("/project/env/bin/python"), Shown { real: vec![env.clone()], named: env });
         let found = believed(answer("/project/env"), path, &shown).unwrap();
         assert_eq!(found.executable, path);
         assert_eq!(found.site_packages, [PathBuf::from("/project/env/lib/site-packages")]);
         assert!(believed(answer("/home/me"), path, &shown).is_err());
         assert!(believed(answer("/"), path, &shown).is_err());
+        // Nor does what it has a link of its own lead to.
+        let base = std::env::temp_dir().canonicalize().unwrap().join(format!("pylair-believed-{}", std::process::id()));
+        let env = base.join("env");
+        fs::create_dir_all(env.join("lib")).unwrap();
+        fs::create_dir_all(base.join("private")).unwrap();
+        symlink(base.join("private"), env.join("link")).unwrap();
+        let shown = Shown { real: vec![env.clone()], named: env.clone() };
+        let says =
+            |prefix: &Path| Interpreter { base_executable: env.join("python"), ..answer(prefix.to_str().unwrap()) };
+        assert_eq!(believed(says(&env.join("lib")), path, &shown).unwrap().within, [env.clone()]);
+        assert!(believed(says(&env.join("link")), path, &shown).unwrap_err().to_string().contains("not shown"));
+        fs::remove_dir_all(base).unwrap();
     }
 
     #[test]
@@ -224,13 +256,13 @@ mod tests {
         let (project, protected) =
             (base.join("home/project"), Protected { homes: vec![base.join("home")], ..Protected::default() });
         let env = project.join("env");
-        assert_eq!(shown(&env.join("bin/python"), &protected).unwrap(), [env.clone(), env.clone()]);
+        assert_eq!(shown(&env.join("bin/python"), &protected).unwrap().real, [env.clone()]);
         fs::write(env.join("pyvenv.cfg"), format!("home = {}\n", project.join("tools/bin").display())).unwrap();
-        let both = [env.clone(), env.clone(), project.join("tools")];
-        assert_eq!(shown(&env.join("bin/python"), &protected).unwrap(), both);
+        let both = [env.clone(), project.join("tools")];
+        assert_eq!(shown(&env.join("bin/python"), &protected).unwrap().real, both);
         // Another project's is no part of this one.
         fs::write(env.join("pyvenv.cfg"), format!("home = {}\n", base.join("home/other/bin").display())).unwrap();
-        assert_eq!(shown(&env.join("bin/python"), &protected).unwrap(), [env.clone(), env.clone()]);
+        assert_eq!(shown(&env.join("bin/python"), &protected).unwrap().real, [env.clone()]);
         fs::remove_file(env.join("bin/python")).unwrap();
         symlink(base.join("home/other/bin/python"), env.join("bin/python")).unwrap();
         assert!(shown(&env.join("bin/python"), &protected).unwrap_err().contains("it leads to"));

@@ -119,6 +119,44 @@ fn an_environment_counts_only_if_it_is_named_and_its_program_is_not_run() {
     });
 }
 
+/// A project's files can lead anywhere, and what an interpreter consists of is shown to its sessions.
+#[test]
+fn links_in_an_environment_show_nobodys_files() {
+    if let Some(reason) = why_no_namespaces() {
+        return skip("links_in_an_environment_show_nobodys_files", &reason);
+    }
+    on_newest_python(async |core| {
+        let project = project(core);
+        let private = core.home.path.join("private");
+        fs::create_dir_all(private.join("site-packages")).expect("the home is writable");
+        fs::write(private.join("key"), "secret").expect("the home is writable");
+        for part in ["lib64", "lib", "bin/python3.14", "share"] {
+            let venv = venv_at(&project.join("env"));
+            if venv.join(part).is_dir() && !venv.join(part).is_symlink() {
+                fs::rename(venv.join(part), venv.join("before")).expect("it is ours");
+            }
+            let _absent = fs::remove_file(venv.join(part));
+            symlink(&private, venv.join(part)).expect("it is ours");
+            let options = OpenOptions {
+                python: Some("env".into()),
+                cwd: Some(project.clone()),
+                sandbox: Some("workspace".into()),
+                ..OpenOptions::default()
+            };
+            let session = core.open_session_as(&core.caller, options).await;
+            let session = session.unwrap_or_else(|error| panic!("{part}: {error}: {}", error.hint()));
+            let read = format!(
+                "import os\n[name for name in ({:?}, {:?}) if os.path.exists(name)]",
+                private.join("key").display().to_string(),
+                venv.join(part).join("key").display().to_string()
+            );
+            assert_eq!(session.value(&read).await, "[]", "{part}");
+            core.close_session(&session).await;
+            fs::remove_dir_all(&venv).expect("it is ours");
+        }
+    });
+}
+
 #[test]
 fn an_interpreter_that_a_project_brings_runs_inside_only() {
     if let Some(reason) = why_no_namespaces() {
@@ -198,7 +236,7 @@ to = sys.argv[1]
 library = sysconfig.get_path("stdlib")
 name = os.path.basename(library)
 os.makedirs(to + "/bin")
-skipped = shutil.ignore_patterns("site-packages", "test", "tests", "idlelib", "__pycache__", "config-*", "ensurepip")
+skipped = shutil.ignore_patterns("site-packages", "test", "tests", "idlelib", "config-*", "ensurepip")
 shutil.copytree(library, f"{to}/lib/{name}", ignore=skipped)
 os.makedirs(f"{to}/lib/{name}/site-packages")
 program = os.path.realpath(sys.executable)

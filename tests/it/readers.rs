@@ -65,7 +65,8 @@ fn a_request_counts_until_its_answer_was_read() {
     let home = Home::new().set("PYLAIR_HTTP_REQUESTS_PER_TOKEN", "2").set("PYLAIR_HTTP_RATE", "0");
     let server = home.serve();
     let path = with_output(&server);
-    let reader = add(&home, &["add", "reader", "--scope", "read", "--owner", "uid-0"]);
+    let owner = format!("uid-{}", rustix::process::getuid().as_raw());
+    let reader = add(&home, &["add", "reader", "--scope", "read", "--owner", &owner]);
     let get = || server.request("GET", "/api/sessions", "").with_token(&reader);
     let busy: Vec<_> = (0..2).map(|_| server.request("GET", &path, "").open()).collect();
     until("both are being answered", || {

@@ -234,6 +234,7 @@ impl TestNursery {
         let request = Request::Keeper(KeeperRequest {
             id: 5,
             read_only: read_only.iter().map(|path| path.to_path_buf()).collect(),
+            within: Vec::new(),
             readable: Vec::new(),
             proxy: false,
             writable: writable.iter().map(|path| path.to_path_buf()).collect(),
