@@ -8,7 +8,6 @@
 use std::{
     fs,
     io::Write,
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
@@ -142,7 +141,7 @@ impl Clock {
             serde_json::to_vec(&*record).unwrap_or_default()
         };
         // The next daemon finds the old one, and goes on from there.
-        if let Err(error) = replace(path, &text) {
+        if let Err(error) = regular::replace(path, |file| file.write_all(&text)) {
             tracing::warn!(%error, path = %path.display(), "the time could not be written down");
         }
     }
@@ -205,13 +204,6 @@ fn is_synchronized() -> bool {
         (state, timex.status)
     };
     state >= 0 && state != libc::TIME_ERROR && status & libc::STA_UNSYNC == 0
-}
-
-fn replace(path: &Path, text: &[u8]) -> std::io::Result<()> {
-    let beside = path.with_extension(format!("{}.new", std::process::id()));
-    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-    file.write_all(text)?;
-    fs::rename(&beside, path)
 }
 
 #[cfg(test)]

@@ -268,7 +268,7 @@ def _fork_away(needed: bool) -> bool:
     except OSError:
         return needed
     if between:
-        return children.wait_for(between) != 0 and needed
+        return bool(children.wait_for(between)) and needed
     try:
         if _quiet_fork():
             os._exit(0)

@@ -34,9 +34,13 @@ def reap() -> None:
             frozen.discard(pid)
 
 
-def wait_for(pid: int) -> int:
-    """Waits for a child of our own, by the function the program cannot have replaced. Returns its wait status."""
-    return _waitpid(pid, 0)[1]
+def wait_for(pid: int) -> int | None:
+    """Waits for a child of our own, by the function the program cannot have replaced. Returns its wait status; None if the program
+    ignores SIGCHLD, for the kernel then keeps none."""
+    try:
+        return _waitpid(pid, 0)[1]
+    except ChildProcessError:
+        return None
 
 
 def _next_child(options: int) -> int | None:

@@ -67,18 +67,20 @@ def verify(fd: int, reads: int | None, contents: Contents, cells: Any, seconds: 
     os.close(reading)
     if not listening.ended:
         os.kill(pid, signal.SIGKILL)
-    _, status = children._waitpid(pid, 0)
+    status = children.wait_for(pid)
     children.frozen.discard(pid)
     if private is not None:
         private_directory.remove(private)
     if not listening.ended:
         verdicts.incomplete = "it was interrupted" if error is not None else f"it was not done within {seconds:.3g} s"
         listening.blame_a_hang()
-    elif os.WIFSIGNALED(status):
+    elif status is None and listening.is_done():
+        pass
+    elif status is not None and os.WIFSIGNALED(status):
         verdicts.incomplete = f"Python crashed in the attempt (signal {os.WTERMSIG(status)})"
         if os.WTERMSIG(status) not in _NOBODYS_FAULT and listening.at is not None:
             verdicts.failed[listening.at] = f"restoring it crashes Python (signal {os.WTERMSIG(status)})"
-    elif os.WEXITSTATUS(status):
+    elif status is None or os.WEXITSTATUS(status):
         verdicts.incomplete = "Python ended in the attempt"
         if listening.at is not None:
             verdicts.failed[listening.at] = "restoring it ends Python"
@@ -121,6 +123,10 @@ class _Listening:
             self._verdicts.verified.add(said["verified"])
             if "note" in said:
                 self._verdicts.notes[said["verified"]] = said["note"]
+
+    def is_done(self) -> bool:
+        """Whether something was said of every variable."""
+        return self._verdicts.verified.union(self._verdicts.failed) >= self._lengths.keys()
 
     def blame_a_hang(self) -> None:
         """A variable that took most of the time although it is small would hang when it is restored."""

@@ -54,6 +54,16 @@ def test_after_a_crash_the_session_goes_on(session, code):
     assert session.text() == "still printing\n"
 
 
+def test_a_session_that_ignores_the_ends_of_its_children_goes_on(session):
+    session.execute("import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nx = 41")
+    for _ in range(2):
+        frozen = session.checkpoint()
+        with pytest.raises(Died):
+            session.execute("import os; os._exit(3)")
+        session.resume(frozen)
+    assert session.result("x + 1") == "42"
+
+
 def test_a_copy_in_the_middle_of_an_interrupted_life(session):
     frozen = session.checkpoint()
     session.begin("print('ready')\nwhile True: pass")

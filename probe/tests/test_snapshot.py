@@ -419,6 +419,14 @@ def test_what_could_not_be_verified_is_said(snapshots):
     assert snapshots.restored().result("x") == "[1]"
 
 
+def test_a_session_that_ignores_the_ends_of_its_children(snapshots):
+    ignoring = "import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+    answer = snapshots.save(ignoring + "x = [1]")
+    assert {row["name"]: row["verified"] for row in answer["saved"]} == {"signal": True, "x": True}
+    answer = snapshots.save(ignoring + "import os\nclass C:\n    def __setstate__(self, s): os._exit(0)\nx = C(); x.a = 1")
+    assert reason(answer, "x") == "restoring it ends Python"
+
+
 # Restores well where it was saved, and does this where there is a file of this name.
 LATER = """
 import os, time

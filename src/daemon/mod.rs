@@ -126,6 +126,7 @@ impl Daemon {
     /// Opens everything but the doors. `program` is the pylair executable.
     pub async fn open(config: Config, places: Places, program: &Path) -> Result<Arc<Self>, Error> {
         places.create()?;
+        crate::regular::remove_unfinished(&places.data);
         let clock = Arc::new(Clock::open(&places.clock()));
         let opened = Journal::open(places.journal(), clock.clone()).await?;
         if let Some(damaged) = &opened.damaged {

@@ -10,7 +10,6 @@ use std::{
     io::{self, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering},
     time::SystemTime,
 };
 
@@ -142,7 +141,10 @@ impl Store {
         let store = Self { sessions: data.join("sessions"), saves: data.join("saves") };
         for directory in [&store.sessions, &store.saves] {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+            regular::remove_unfinished(directory);
         }
+        let of_others = fs::read_dir(&store.saves).into_iter().flatten().flatten();
+        of_others.for_each(|entry| regular::remove_unfinished(&entry.path()));
         Ok(store)
     }
 
@@ -164,11 +166,6 @@ impl Store {
         let mut definitions = Vec::new();
         for entry in fs::read_dir(&self.sessions).into_iter().flatten().flatten() {
             let path = entry.path();
-            if path.extension().is_some_and(|extension| extension == "new") {
-                // Of a daemon that was killed while it wrote.
-                let _gone = fs::remove_file(&path);
-                continue;
-            }
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
@@ -280,7 +277,7 @@ pub struct Pending {
 
 impl Pending {
     pub fn new(path: &Path) -> io::Result<Self> {
-        let temporary = temporary_beside(path);
+        let temporary = regular::unfinished_beside(path);
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&temporary)?;
         Ok(Self { file, temporary, path: path.to_owned() })
     }
@@ -310,18 +307,8 @@ impl Drop for Pending {
 }
 
 fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
-    let temporary = temporary_beside(path);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-    file.write_all(text)?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)?;
+    regular::replace(path, |file| file.write_all(text).and_then(|()| file.sync_all()))?;
     sync_parent(path)
-}
-
-/// A name of its own, because two may be saved at once.
-fn temporary_beside(path: &Path) -> PathBuf {
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
-    path.with_extension(format!("{}-{}.new", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed)))
 }
 
 fn sync_parent(path: &Path) -> io::Result<()> {

@@ -207,11 +207,7 @@ fn read_private(path: &Path) -> Result<Option<String>, Error> {
 /// As a whole or not at all, and on disk.
 fn replace(path: &Path, text: &[u8]) -> Result<(), Error> {
     let failed = |source| Error::File { path: path.display().to_string(), source };
-    let temporary = path.with_extension(format!("{}.new", std::process::id()));
-    let _left_behind = fs::remove_file(&temporary);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary).map_err(failed)?;
-    file.write_all(text).and_then(|()| file.sync_all()).map_err(failed)?;
-    fs::rename(&temporary, path).map_err(failed)?;
+    regular::replace(path, |file| file.write_all(text).and_then(|()| file.sync_all())).map_err(failed)?;
     path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all()).map_err(failed)
 }
 

@@ -16,6 +16,8 @@ from home import Home
 from model import READ, STEPS, Book, Operation, values, write_operation
 from words import Wrong, expect, moves
 
+# How often a bridge may be quicker than `pylair serve`.
+SERVE_ATTEMPTS = 5
 # A cell that waits in its middle ends by itself after a while, whoever forgets it.
 WAIT = """import os as _os, time as _time
 open({gate!r}, 'w').close()
@@ -333,16 +335,24 @@ class Arena:
             time.sleep(0.005)
         raise Wrong(f"{book.name} gets no checkpoint")
 
-    def serve_again(self) -> None:
-        """Before a bridge starts a daemon of its own."""
+    def serve_again(self) -> bool:
+        """Returns whether a daemon that a bridge had started meanwhile was stopped for it."""
         if not self.serves:
-            return
+            return False
         server = self.home._server
         assert server is not None
         server.wait(PATIENCE)
         assert server.stdout is not None
         server.stdout.close()
-        self.home.serve()
+        for attempt in range(SERVE_ATTEMPTS):
+            try:
+                self.home.serve()
+                return attempt > 0
+            except AssertionError as error:
+                if "a daemon is running already" not in str(error):
+                    raise
+                self.say("stop", self.home.run("stop"))
+        raise Wrong("bridges start one daemon after the other")
 
     # Saves.
 

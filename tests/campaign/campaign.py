@@ -24,6 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "clients"))
 
 import episode
+import machine
 from fault import KINDS
 from home import adopt_orphans, descendants
 
@@ -33,10 +34,17 @@ PR_SET_PDEATHSIG = 1
 EPISODE_TIMEOUT = 900.0
 
 
-def plan(faults: int, minimum: int, only: list[str], seed: str) -> list[list[str]]:
+def kinds_here(only: list[str]) -> list[str]:
+    """Those that can be done on this machine; of the others it is said why not."""
+    why = machine.why_no_disk()
+    if why:
+        print(f"skipped: {machine.FULL_DISK}: {why}", flush=True)
+    return [name for name in only or sorted(KINDS) if not (why and name == machine.FULL_DISK)]
+
+
+def plan(faults: int, minimum: int, names: list[str], seed: str) -> list[list[str]]:
     """The kinds of all faults, cut into episodes."""
     chance = random.Random(seed)
-    names = only or sorted(KINDS)
     chosen = [name for name in names for _ in range(minimum)]
     chosen += [chance.choice(names) for _ in range(faults - len(chosen))]
     chance.shuffle(chosen)
@@ -126,6 +134,9 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="keep the directories of the daemons, whose logs may tell more")
     parser.add_argument("--one", metavar="KINDS", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if not hasattr(os, "pidfd_open"):
+        print("skipped: the campaign: it needs Python 3.9 or newer")
+        return 0
     adopt_orphans()
     # Also when somebody ends this: nothing of it stays.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
@@ -145,8 +156,11 @@ def one(options: argparse.Namespace) -> int:
 
 def campaign(options: argparse.Namespace) -> int:
     began = time.monotonic()
-    results = run_all(plan(options.faults, options.minimum, options.only, options.seed), options)
+    results = run_all(plan(options.faults, options.minimum, kinds_here(options.only), options.seed), options)
     print(table(results))
+    open_only = sum(result.get("confined") is False for result in results)
+    if open_only:
+        print(f"skipped: confined sessions in {open_only} of the faults: there are no sandboxes here")
     failed = [result for result in results if result["verdict"]]
     again = f"{Path(__file__).name} --seed {options.seed} --faults {options.faults} --minimum {options.minimum}"
     again += "".join(f" --only '{name}'" for name in options.only)

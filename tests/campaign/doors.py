@@ -16,8 +16,10 @@ from home import BINARY, Home
 from line import Client
 from words import Wrong
 
-# Nothing takes this long; it is for what hangs.
-PATIENCE = float(os.environ.get("PYLAIR_CAMPAIGN_PATIENCE", "60"))
+# Nothing takes this long, also beside a heavy load; it is for what hangs.
+PATIENCE = float(os.environ.get("PYLAIR_CAMPAIGN_PATIENCE", "150"))
+# How long a cell is waited for before it is answered as running.
+WAIT_S = PATIENCE - 10
 
 
 class Answer(NamedTuple):
@@ -79,6 +81,8 @@ class Line(Client):
             self.twice.append(line)
 
     def begin(self, tool: str, **arguments: Any) -> int:
+        if tool == "execute":
+            arguments.setdefault("wait_s", WAIT_S)
         try:
             return self.send("tools/call", {"name": tool, "arguments": arguments})
         except OSError:

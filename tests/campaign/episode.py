@@ -14,9 +14,8 @@ import kills
 import leftovers
 import machine
 from arena import Arena
-from doors import Gone
 from fault import KINDS
-from words import LeftOver, Wrong
+from words import LeftOver, expect
 
 __all__ = ["cells", "cuts", "hogs", "kills", "machine", "run"]
 
@@ -38,24 +37,39 @@ def run_one_arena(
 ) -> list[tuple[int, str]]:
     """Goes on until all are done or one fails; then the daemon's state is worth nothing any more."""
     chance = random.Random(f"{seed}/{rest[0][0]}")
-    disk = machine.small_disk if any(name == "full disk" for _, name in rest) else None
+    disk = machine.small_disk if any(name == machine.FULL_DISK for _, name in rest) else None
     arena = Arena(chance, python, chance.random() < 0.5, disk)
     mounted = leftovers.mounts()
     failed = False
     try:
         for name, options in SESSIONS.items():
-            arena.open(name, **options)
+            open_if_possible(arena, name, options)
         while rest and not failed:
             (index, name), rest = rest[0], rest[1:]
             arena.chance = random.Random(f"{seed}/{index}/{name}")
             result = one_fault(arena, name)
-            results.append({"index": index, **result})
+            results.append({"index": index, "confined": arena.can_confine, **result})
             failed = bool(result["verdict"])
     finally:
         verdict = end(arena, mounted, failed, keep_home)
     if verdict and not failed:
         results[-1].update(verdict)
     return rest
+
+
+def open_if_possible(arena: Arena, name: str, options: dict[str, Any]) -> None:
+    """Where there are no sandboxes the session is an open one."""
+    if not options.get("sandbox"):
+        arena.open(name, **options)
+        return
+    answer = arena.line.ask("open_session", **arena.opening(name, options))
+    arena.say("open", name, options, answer)
+    arena.can_confine = answer.kind != "sandbox_unavailable"
+    if not arena.can_confine:
+        arena.open(name)
+        return
+    expect(not answer.kind, "a session was not opened:", answer.words)
+    arena.note_session(answer.data, options)
 
 
 def one_fault(arena: Arena, name: str) -> dict[str, Any]:
@@ -72,7 +86,7 @@ def one_fault(arena: Arena, name: str) -> dict[str, Any]:
         bystander = arena.choose()
         arena.work(bystander)
         arena.check(bystander)
-    except (Wrong, Gone, OSError) as wrong:
+    except Exception as wrong:
         result.update(verdict=getattr(wrong, "verdict", "wrong"), story=told(arena, wrong))
     return result
 

@@ -27,18 +27,25 @@ def kill_worker(arena: Arena) -> Effect:
     arena.say("kill worker", book.name, worker.pid, how)
     processes.send(worker, how)
     end_work(arena, pending, ENDS)
+    see_end(arena, worker)
     return Effect(middle, at, (book,), may_die=True)
+
+
+def see_end(arena: Arena, worker: processes.Process) -> None:
+    """Until then it may answer, and somebody else than the next caller would hear of its death."""
+    arena.wait_for(lambda: not processes.is_alive(worker), "the worker is still there")
 
 
 @kind("kill keeper")
 def kill_keeper(arena: Arena) -> Effect:
     book = arena.choose()
-    keeper = arena.family(book).keeper
+    worker, keeper, _ = arena.family(book)
     pending = bring_to_work(arena, book)
     middle, at = is_under_way(pending), time.monotonic()
     arena.say("kill keeper", book.name, keeper.pid)
     processes.send(keeper, signal.SIGKILL)
     end_work(arena, pending, ENDS)
+    see_end(arena, worker)
     return Effect(middle, at, (book,), may_die=True)
 
 
@@ -56,11 +63,14 @@ def kill_copy(arena: Arena) -> Effect:
     for copy in copies:
         arena.say("kill copy", book.name, copy.pid)
         processes.send(copy, signal.SIGKILL)
-    if arena.chance.random() < 0.7:
+    dies = arena.chance.random() < 0.7
+    if dies:
         arena.say("kill worker", family.worker.pid)
         processes.send(family.worker, signal.SIGKILL)
-    end_work(arena, pending, ENDS)
-    return Effect(middle, at, (book,), may_die=True)
+    end_work(arena, pending, ENDS if dies else ("ok",))
+    if dies:
+        see_end(arena, family.worker)
+    return Effect(middle, at, (book,), may_die=dies)
 
 
 @kind("kill template")
@@ -168,10 +178,15 @@ def kill_daemon(arena: Arena) -> Effect:
     daemon = processes.look(arena.daemon)
     if daemon is None:
         raise Wrong("the daemon is not there")
+    # One that is cut by the kill must leave nothing, and neither keep nor spoil the one that was acknowledged.
+    idle = sorted(set(arena.books) - {pending.book.name for pending in pendings})
+    saving = arena.line.begin("save_session", target=arena.chance.choice(idle)) if idle and arena.chance.random() < 0.3 else None
     middle, at = any(is_under_way(pending) for pending in pendings), time.monotonic()
     how = arena.chance.choice(DEADLY_TO_DAEMONS)
     arena.say("kill daemon", daemon.pid, how)
     processes.send(daemon, how)
+    if saving is not None:
+        arena.say("->", arena.line.answer(saving))
     daemons.outlive(arena, daemon, pendings)
     if save is not None:
         arena.restore(save)

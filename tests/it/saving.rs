@@ -264,6 +264,22 @@ fn stop_names_a_busy_session_that_cannot_be_saved() {
 }
 
 #[test]
+fn a_cell_that_runs_when_the_daemon_leaves_is_not_said_to_be_kept() {
+    let home = Home::new();
+    let mut client = home.initialized_client();
+    client.data("open_session", &json!({"name": "busy"}));
+    let thread = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()";
+    client.data("execute", &json!({"code": thread, "target": "busy", "output": "json"}));
+    let code = crate::support::WAIT_FOREVER;
+    let running = client.begin("execute", &json!({"code": code, "target": "busy", "output": "json"}));
+    home.wait_until_written("\"cell\":2");
+    assert!(home.run(&["stop"]).status.success());
+    let answer = client.answer(running);
+    // Or it is answered by the bridge, that the daemon was stopped.
+    assert!(!answer.to_string().contains("interrupted"), "{answer}");
+}
+
+#[test]
 fn what_was_told_of_a_save_is_not_told_again() {
     let home = Home::new();
     let mut client = home.initialized_client();

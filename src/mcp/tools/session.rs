@@ -275,8 +275,13 @@ pub(super) async fn wait_and_report(
         biased;
         execution = ended => execution,
         () = call.cancelled() => {
-            target.interrupt(Some(&job.id)).await?;
-            job.execution()
+            if matches!(target, Target::Session(_)) && call.daemon.shutdown.is_cancelled() {
+                // Not by the client: the daemon leaves, and ends what runs in a session when it has saved it.
+                job.wait(wait).await
+            } else {
+                target.interrupt(Some(&job.id)).await?;
+                job.execution()
+            }
         }
     };
     call.came_of(execution.as_ref().map_or(core::Outcome::Running, |execution| execution.outcome));
