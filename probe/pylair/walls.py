@@ -1,7 +1,8 @@
 """What a copy of a process may not do: change the file system, reach anybody over a network, signal its original. Called by secluded.py.
 
 Three walls, inherited by whatever the copy starts: Landlock for files and signals, a seccomp filter for what Landlock does not know (modes,
-owners, times and attributes of files, connections, System V and POSIX queues), and where the kernel lacks one of them an audit hook of
+owners, times, attributes and flags of files, connections, System V and POSIX queues, limits and priorities of other processes, clocks and
+other things of the whole machine), and where the kernel lacks one of them an audit hook of
 Python's own, which code in C can pass. What is missing is said.
 """
 
@@ -27,7 +28,7 @@ _NET = 1 | 2
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
 
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
-_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_LOAD, _EQUAL, _AT_LEAST, _AND, _RETURN = 0x20, 0x15, 0x35, 0x54, 0x06
 _AF_UNIX = 1
 
 
@@ -40,20 +41,43 @@ class _Numbers(NamedTuple):
     attributes: tuple[int, ...]
     # shm*, sem* and msg* of System V, and mq_*.
     queues: tuple[int, ...]
+    # Clocks, names, keys, mounts, modules, accounting and the like of the whole machine.
+    machine: tuple[int, ...]
+    # prlimit64, sched_*, move_pages and migrate_pages, whose first argument is a process.
+    of_process: tuple[int, ...]
+    setpriority: int
+    ioprio_set: int
+    ioctl: int
     truncate: int
     connect: int
     socket: int
     sendto: int
 
 
-# Late numbers are the same everywhere: fchmodat2, setxattrat, removexattrat, file_setattr, io_uring_setup.
-_EVERYWHERE = (452, 463, 466, 469, 425)
+# Late numbers are the same everywhere: fchmodat2, setxattrat, removexattrat, file_setattr, io_uring_setup, quotactl_fd, process_madvise,
+# process_mrelease, and those that make and change mounts.
+_EVERYWHERE = (452, 463, 466, 469, 425, 443, 440, 448, 428, 429, 430, 431, 432, 433, 442)
+# Requests of file systems, by the letter that they have in common (ext4, XFS, Btrfs and what all have, versions), change something even
+# through a descriptor that only reads, unless the kernel only hands something out.
+_LETTERS = (0x66, 0x58, 0x94, 0x76)
+_HANDS_OUT, _DIRECTIONS = 2, range(4)
+_LETTER_AND_DIRECTION = 0xC000FF00
+# The exception: FS_IOC_SET_ENCRYPTION_POLICY. TIOCSTI types into a terminal, TIOCLINUX pastes.
+_REQUESTS = (0x800C6613, 0x5412, 0x541C)
 _MACHINES = {
     "x86_64": _Numbers(
         architecture=0xC000003E,
         files=(90, 91, 92, 93, 94, 260, 268, 132, 235, 261, 280),
         attributes=(188, 189, 190, 197, 198, 199),
         queues=(29, 30, 31, 64, 65, 66, 68, 69, 70, 71, 220, 240, 241, 242, 243, 244),
+        machine=(
+            *(103, 155, 159, 161, 163, 164, 165, 166, 167, 168, 169, 170, 171, 172, 173, 175, 176, 179),
+            *(227, 246, 248, 249, 250, 298, 305, 313, 320, 321),
+        ),
+        of_process=(302, 142, 144, 203, 314, 279, 256),
+        setpriority=141,
+        ioprio_set=251,
+        ioctl=16,
         truncate=76,
         connect=42,
         socket=41,
@@ -64,6 +88,14 @@ _MACHINES = {
         files=(52, 53, 54, 55, 88),
         attributes=(5, 6, 7, 14, 15, 16),
         queues=(180, 181, 182, 183, 184, 186, 187, 188, 189, 190, 191, 192, 193, 194, 195, 196),
+        machine=(
+            *(39, 40, 41, 51, 60, 89, 104, 105, 106, 112, 116, 142, 161, 162, 170, 171),
+            *(217, 218, 219, 224, 225, 241, 266, 273, 280, 294),
+        ),
+        of_process=(261, 118, 119, 122, 274, 239, 238),
+        setpriority=140,
+        ioprio_set=30,
+        ioctl=29,
         truncate=45,
         connect=203,
         socket=198,
@@ -139,8 +171,14 @@ def _program(numbers: _Numbers | None, *more: int) -> bytes | None:
         (_AT_LEAST, 0, 1, 0x40000000),
         (_RETURN, 0, 0, not_permitted),
     ]
-    for number in (*numbers.files, *numbers.attributes, *numbers.queues, *_EVERYWHERE, *more):
+    for number in (*numbers.files, *numbers.attributes, *numbers.queues, *numbers.machine, *_EVERYWHERE, *more):
         code += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, not_permitted)]
+    # A process may change itself, which is called 0, and threads of its own by no other name.
+    for number in numbers.of_process:
+        code += _unless(number, [(16, 0)], not_permitted)
+    code += _unless(numbers.setpriority, [(16, os.PRIO_PROCESS), (24, 0)], not_permitted)
+    code += _unless(numbers.ioprio_set, [(16, 1), (24, 0)], not_permitted)
+    code += _refused_requests(numbers.ioctl, not_permitted)
     code += [(_EQUAL, 0, 1, numbers.connect), (_RETURN, 0, 0, denied)]
     # Only sockets between processes of this machine, of which a pair needs no connection.
     code += [(_EQUAL, 0, 4, numbers.socket), (_LOAD, 0, 0, 16), (_EQUAL, 0, 1, _AF_UNIX), (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, denied)]
@@ -149,6 +187,28 @@ def _program(numbers: _Numbers | None, *more: int) -> bytes | None:
     code += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, denied)]
     code.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
+
+
+def _unless(number: int, arguments: list[tuple[int, int]], refusal: int) -> list[tuple[int, int, int, int]]:
+    """Refuses a call unless the lower halves of these arguments, by their places, are these."""
+    checks = [
+        instruction for place, value in arguments for instruction in ((_LOAD, 0, 0, place), (_EQUAL, 1, 0, value), (_RETURN, 0, 0, refusal))
+    ]
+    return [(_EQUAL, 0, len(checks) + 1, number), *checks, (_RETURN, 0, 0, _ALLOW)]
+
+
+def _refused_requests(ioctl: int, refusal: int) -> list[tuple[int, int, int, int]]:
+    refused = [(request, 0xFFFFFFFF) for request in _REQUESTS]
+    refused += [(way << 30 | letter << 8, _LETTER_AND_DIRECTION) for letter in _LETTERS for way in _DIRECTIONS if way != _HANDS_OUT]
+    checks = []
+    for value, mask in refused:
+        checks += [(_LOAD, 0, 0, 24), (_AND, 0, 0, mask), (_EQUAL, 0, 1, value), (_RETURN, 0, 0, refusal)]
+    return [(_EQUAL, 0, len(checks) + 1, ioctl), *checks, (_RETURN, 0, 0, _ALLOW)]
+
+
+def _is_refused_request(request: int) -> bool:
+    letter, way = request >> 8 & 0xFF, request >> 30 & 3
+    return request & 0xFFFFFFFF in _REQUESTS or (letter in _LETTERS and way != _HANDS_OUT)
 
 
 _MACHINE = os.uname().machine
@@ -199,6 +259,10 @@ class _Hook:
             refused = self._calls and (isinstance(arguments[0], int) or self._is_outside(arguments[0]))
         elif event in _PROGRAMS:
             refused = self._files
+        elif event == "resource.prlimit":
+            refused = self._calls and arguments[0] != 0
+        elif event == "fcntl.ioctl":
+            refused = self._calls and _is_refused_request(arguments[1])
         elif event == "sqlite3.connect":
             refused = self._files and self._is_outside(arguments[0])
         else:

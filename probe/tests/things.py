@@ -148,6 +148,9 @@ THINGS = {
             "os.chown('lines.txt', os.getuid(), os.getgid())",
             "os.utime('lines.txt', (0, 0))",
             "os.setxattr('lines.txt', 'user.a', b'1')",
+            # Not to be dumped, and kept from growing: flags of a file, through a descriptor that only reads.
+            "import fcntl, struct; fcntl.ioctl(reading.fileno(), 0x40086602, struct.pack('l', 0x40))",
+            "import fcntl; fcntl.ioctl(reading.fileno(), 0x401C5820, bytes(28))",
             "import shutil; shutil.rmtree('empty')",
             "open(f'/proc/self/fd/{fd}', 'wb')",
             "open(f'/proc/{os.getpid()}/cwd/lines.txt', 'w')",
@@ -157,6 +160,8 @@ THINGS = {
             "unnamed.close(), reading.close()",
             "import tempfile; open(tempfile.mkdtemp() + '/mine.txt', 'w').write('mine')",
             "import subprocess; subprocess.run(['true'], stdout=subprocess.DEVNULL, check=True)",
+            "os.nice(1), os.sched_setaffinity(0, os.sched_getaffinity(0))",
+            "import resource; resource.setrlimit(resource.RLIMIT_CPU, resource.getrlimit(resource.RLIMIT_CPU))",
             "os.close(fd)",
         ],
         """
@@ -223,7 +228,7 @@ THINGS = {
     ),
     "connections": Thing(
         """
-        import signal, socket, subprocess
+        import resource, signal, socket, subprocess, time
         listener = socket.create_server(("127.0.0.1", 0))
         client = socket.create_connection(listener.getsockname()); server, _ = listener.accept()
         one, other = socket.socketpair()
@@ -250,6 +255,14 @@ THINGS = {
             "os.kill(original, signal.SIGKILL)",
             "os.kill(child.pid, signal.SIGKILL)",
             "open(f'/proc/{original}/mem', 'r+b')",
+            "resource.prlimit(original, resource.RLIMIT_CPU, (1000, 1000))",
+            "resource.prlimit(child.pid, resource.RLIMIT_CPU, (1000, 1000))",
+            "os.setpriority(os.PRIO_PROCESS, original, 15)",
+            "os.setpriority(os.PRIO_USER, 0, os.getpriority(os.PRIO_PROCESS, 0))",
+            "os.sched_setaffinity(original, {min(os.sched_getaffinity(0))})",
+            "os.sched_setscheduler(original, os.SCHED_BATCH, os.sched_param(0))",
+            "time.clock_settime(time.CLOCK_REALTIME, time.time())",
+            "socket.sethostname(socket.gethostname())",
         ],
         ["listener.close(), server.close(), os.close(writer)"],
         """
