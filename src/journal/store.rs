@@ -292,7 +292,8 @@ impl Store {
 
     pub(super) fn failed(&self, action: &'static str, source: sqlx::Error) -> Error {
         let error = Error::Database { action, path: self.path.clone(), source };
-        if error.is_damage() {
+        // A file that is only read, because there is no room to write, is read without its log and may look damaged.
+        if error.is_damage() && self.is_ready() {
             // Nothing is mended under a running daemon; the next start checks the file and moves it aside.
             if let Err(error) = File::create(beside(&self.path, ".suspect")) {
                 tracing::warn!(%error, "cannot mark the journal as damaged");

@@ -18,8 +18,6 @@ USUAL_DATA = {
     "failures.db.lock",
     "journal.db",
     "journal.db.lock",
-    # After an error of the disk: the next daemon looks at the whole journal.
-    "journal.db.suspect",
     "outputs",
     "saves",
     "sessions",
