@@ -43,7 +43,7 @@ impl Default for HttpSettings {
             allowed_hosts: Vec::new(),
             tls: None,
             connections: 256,
-            strangers: 64,
+            strangers: 256,
             head_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(30),

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     prompts, render,
-    stdio::Stdio,
+    stdio::{Backlog, Stdio},
     tools::{self, Selection},
 };
 use crate::{
@@ -53,6 +53,8 @@ const MAX_RESOURCE_BYTES: usize = 256 << 10;
 /// Longer ones are nobody's.
 const MAX_URI_BYTES: usize = 16 << 10;
 const MAX_ERROR_BYTES: usize = 8 << 10;
+/// Sessions over HTTP pass an answer on in one piece, for as long as which nobody else is served.
+const MAX_ANSWER_BYTES: usize = 8 << 20;
 const UNREAD: &str = "answers to this owner that were not read yet take all the room there is for them; read those that are open, then \
     ask again (get_job has what came of a cell)";
 const DEFAULT_HISTORY: usize = 100;
@@ -75,6 +77,8 @@ pub struct Server {
     selection: Selection,
     /// Told once, with the next answer.
     note: Arc<Mutex<Option<String>>>,
+    /// What a client on stdio has not read.
+    backlog: Option<Arc<Backlog>>,
 }
 
 /// One tool call.
@@ -201,7 +205,7 @@ impl Call<'_> {
 
 impl Server {
     pub fn new(daemon: Arc<Daemon>, side: ClientSide, selection: Selection, note: Option<String>) -> Self {
-        Self { daemon, side, selection, note: Arc::new(Mutex::new(note)) }
+        Self { daemon, side, selection, note: Arc::new(Mutex::new(note)), backlog: None }
     }
 
     fn client_is_gone(&self) -> bool {
@@ -275,6 +279,14 @@ impl Server {
             let answer = work.await?;
             let Some((large, owner)) = visitor else { return Ok(answer) };
             let bytes = weight(&answer);
+            if bytes > MAX_ANSWER_BYTES {
+                let message = format!(
+                    "the answer has {} MB, and over HTTP one has at most {}; ask for a part of it, or get it from /api or /files",
+                    bytes >> 20,
+                    MAX_ANSWER_BYTES >> 20
+                );
+                return Err(ErrorData::invalid_request(message, None));
+            }
             if bytes > event_loop::LARGE_BYTES {
                 let held = self.daemon.room.buffers.take(&owner, bytes as u64);
                 large.announce(held.ok_or_else(|| ErrorData::internal_error(UNREAD, None))?);
@@ -564,6 +576,9 @@ impl ServerHandler for Server {
             CallToolResponse::Complete(result) => event_loop::whole_weight(result),
             _ => 0,
         };
+        if let Some(backlog) = &self.backlog {
+            backlog.until_read().await;
+        }
         self.turn(Self::visitor(&context), weight, self.call(request, context)).await
     }
 
@@ -695,17 +710,22 @@ impl ServerHandler for Server {
             ReadResourceResponse::Complete(result) => event_loop::whole_weight(result),
             _ => 0,
         };
+        let _turn = match &self.backlog {
+            Some(backlog) => backlog.turn().await,
+            None => None,
+        };
         self.turn(Self::visitor(&context), weight, Box::pin(self.read(request.uri, context))).await
     }
 }
 
 /// Serves one client over stdio until it goes or `stop` is cancelled. `initialize` is what the client said to an earlier daemon.
 pub async fn serve_stdio(
-    server: Server,
+    mut server: Server,
     transport: Stdio,
     initialize: Option<InitializeRequestParams>,
     stop: CancellationToken,
 ) {
+    server.backlog = Some(transport.backlog());
     let running = match initialize {
         Some(params) => serve_directly_with_ct(server, transport, Some(params), stop),
         None => match Box::pin(server.serve_with_ct(transport, stop)).await {

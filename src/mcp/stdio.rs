@@ -29,7 +29,7 @@ use rmcp::{
 };
 use tokio::{
     io::{Interest, unix::AsyncFd},
-    sync::Notify,
+    sync::{Notify, Semaphore, SemaphorePermit},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -50,6 +50,8 @@ const MAX_LINE_BYTES: usize = 72 << 20;
 const LINGER: Duration = Duration::from_secs(1);
 /// As much as may wait for a client that does not read.
 const MAX_UNREAD_BYTES: usize = 32 << 20;
+/// Answers to one client that may be large and are made at once.
+const MAX_MAKING: usize = 4;
 /// Requests of one client at once.
 const MAX_PENDING: usize = 512;
 
@@ -121,24 +123,60 @@ struct Shared {
     answers: Notify,
     closed: AtomicBool,
     stop: CancellationToken,
-    /// Bytes that the client has not taken yet.
-    unread: AtomicUsize,
+    backlog: Arc<Backlog>,
+}
+
+/// What a client has not taken yet of what it is answered.
+#[derive(Debug)]
+pub struct Backlog {
+    bytes: AtomicUsize,
     taken: Notify,
+    making: Semaphore,
+    stop: CancellationToken,
+}
+
+impl Backlog {
+    fn new(stop: CancellationToken) -> Arc<Self> {
+        let (bytes, taken, making) = (AtomicUsize::new(0), Notify::new(), Semaphore::new(MAX_MAKING));
+        Arc::new(Self { bytes, taken, making, stop })
+    }
+
+    /// A client that does not read gets nothing more to read, so that what waits for it stays within bounds. Cancel-safe.
+    pub async fn until_read(&self) {
+        loop {
+            let mut taken = std::pin::pin!(self.taken.notified());
+            taken.as_mut().enable();
+            if self.bytes.load(Ordering::Acquire) <= MAX_UNREAD_BYTES {
+                return;
+            }
+            tokio::select! {
+                () = taken => {}
+                () = self.stop.cancelled() => return,
+            }
+        }
+    }
+
+    /// The turn to make an answer that may be large.
+    pub async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        let turn = self.making.acquire().await.ok();
+        self.until_read().await;
+        turn
+    }
 }
 
 /// Bytes of a message that waits to be written.
-struct Unread<'a>(&'a Shared, usize);
+struct Unread<'a>(&'a Backlog, usize);
 
 impl<'a> Unread<'a> {
-    fn new(shared: &'a Shared, bytes: usize) -> Self {
-        shared.unread.fetch_add(bytes, Ordering::AcqRel);
-        Self(shared, bytes)
+    fn new(backlog: &'a Backlog, bytes: usize) -> Self {
+        backlog.bytes.fetch_add(bytes, Ordering::AcqRel);
+        Self(backlog, bytes)
     }
 }
 
 impl Drop for Unread<'_> {
     fn drop(&mut self) {
-        self.0.unread.fetch_sub(self.1, Ordering::AcqRel);
+        self.0.bytes.fetch_sub(self.1, Ordering::AcqRel);
         self.0.taken.notify_waiters();
     }
 }
@@ -192,8 +230,7 @@ impl Stdio {
                 answers: Notify::new(),
                 closed: AtomicBool::new(false),
                 stop: origin.stop.clone(),
-                unread: AtomicUsize::new(0),
-                taken: Notify::new(),
+                backlog: Backlog::new(origin.stop.clone()),
             }),
             buffer: BytesMut::with_capacity(inbox::ROOM),
             inbox,
@@ -272,19 +309,8 @@ impl Stdio {
         }
     }
 
-    /// A client that does not read is not listened to either, so that what waits for it stays within bounds. Cancel-safe.
-    async fn until_read(&self) {
-        loop {
-            let mut taken = std::pin::pin!(self.shared.taken.notified());
-            taken.as_mut().enable();
-            if self.shared.unread.load(Ordering::Acquire) <= MAX_UNREAD_BYTES {
-                return;
-            }
-            tokio::select! {
-                () = taken => {}
-                () = self.stop.cancelled() => return,
-            }
-        }
+    pub fn backlog(&self) -> Arc<Backlog> {
+        self.shared.backlog.clone()
     }
 
     /// The newest line was answered, or is noted on the slate, or needs no answer.
@@ -362,7 +388,7 @@ impl Shared {
         }
         let mut line = event_loop::to_json(message)?;
         line.push(b'\n');
-        let _unread = Unread::new(self, line.len());
+        let _unread = Unread::new(&self.backlog, line.len());
         let _turn = self.writing.lock().await;
         let mut rest = line.as_slice();
         let mut noted = false;
@@ -416,7 +442,8 @@ impl Transport<RoleServer> for Stdio {
 
     async fn receive(&mut self) -> Option<ClientJsonRpcMessage> {
         loop {
-            self.until_read().await;
+            // Nor is it listened to.
+            self.shared.backlog.until_read().await;
             let Some(line) = self.line().await else {
                 self.gone.store(true, Ordering::Release);
                 self.last_answers().await;
@@ -501,5 +528,26 @@ mod tests {
         let found = slate::read_and_wipe(&reader).unwrap();
         assert_eq!(found.unanswered, ["1", "\"two\"", "3", "4"]);
         assert!(found.mid_line);
+    }
+
+    #[tokio::test]
+    async fn whoever_does_not_read_gets_nothing_more_to_read() {
+        let stop = CancellationToken::new();
+        let backlog = Backlog::new(stop.clone());
+        let turns: Vec<_> = (0..MAX_MAKING).map(|_| backlog.turn()).collect();
+        let turns = futures::future::join_all(turns).await;
+        assert!(futures::poll!(std::pin::pin!(backlog.turn())).is_pending(), "so many are made at once");
+        drop(turns);
+        let unread = Unread::new(&backlog, MAX_UNREAD_BYTES + 1);
+        let mut turn = std::pin::pin!(backlog.turn());
+        assert!(
+            futures::poll!(turn.as_mut()).is_pending()
+                && futures::poll!(std::pin::pin!(backlog.until_read())).is_pending()
+        );
+        drop(unread);
+        assert!(turn.await.is_some());
+        let _unread = Unread::new(&backlog, MAX_UNREAD_BYTES + 1);
+        stop.cancel();
+        backlog.until_read().await;
     }
 }

@@ -216,12 +216,7 @@ impl Templates {
                 slots.remove(key);
             }
             if slots.len() >= MAX_TEMPLATES && !slots.contains_key(key) {
-                let mut shares = Shares::default();
-                slots.keys().for_each(|key| shares.add(&key.owner, 1));
-                let largest = shares.largest(|_| true);
-                let theirs = slots.iter().filter(|(key, _)| Some(&key.owner) == largest.as_ref());
-                let oldest = theirs.min_by_key(|(_, slot)| slot.used).map(|(key, _)| key.clone());
-                oldest.and_then(|oldest| slots.remove(&oldest));
+                least_needed(&slots, &key.owner).and_then(|oldest| slots.remove(&oldest));
             }
             let slot = slots.entry(key.clone()).or_insert_with(|| Slot {
                 template: Arc::default(),
@@ -558,9 +553,49 @@ async fn keep_tail(log: OwnedFd, tail: Arc<Mutex<Vec<u8>>>) {
     }
 }
 
+/// Of whoever has asked for most templates, the one that is asked for now included, the one unused for longest.
+fn least_needed(slots: &HashMap<Key, Slot>, asker: &Arc<str>) -> Option<Key> {
+    let mut shares = Shares::default();
+    slots.keys().for_each(|key| shares.add(&key.owner, 1));
+    shares.add(asker, 1);
+    let largest = shares.largest(|owner| slots.keys().any(|key| &*key.owner == owner))?;
+    let theirs = slots.iter().filter(|(key, _)| key.owner == largest);
+    theirs.min_by_key(|(_, slot)| slot.used).map(|(key, _)| key.clone())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    #[test]
+    fn many_templates_of_one_owner_take_none_of_anothers() {
+        let began = Instant::now();
+        let key = |owner: &str, seed: usize| Key {
+            executable: "/usr/bin/python3".into(),
+            env: [("PYTHONHASHSEED".to_owned(), seed.to_string())].into(),
+            preload: None,
+            confined: true,
+            inside: false,
+            owner: owner.into(),
+        };
+        let slot = |age: u64| Slot {
+            template: Arc::default(),
+            fingerprint: Vec::default(),
+            used: began + Duration::from_secs(100 - age),
+        };
+        // The quiet one's are the oldest.
+        let mut slots = HashMap::from([(key("quiet", 0), slot(99)), (key("quiet", 1), slot(98))]);
+        slots.extend((2..10).map(|seed| (key("busy", seed), slot(50 - seed as u64))));
+        for expected in 2..9 {
+            let least = least_needed(&slots, &"busy".into()).unwrap();
+            assert_eq!((&*least.owner, &*least.env["PYTHONHASHSEED"]), ("busy", &*expected.to_string()));
+            slots.remove(&least);
+        }
+        assert_eq!(slots.keys().filter(|key| &*key.owner == "quiet").count(), 2);
+        assert!(least_needed(&HashMap::new(), &"busy".into()).is_none());
+    }
 
     #[test]
     fn only_import_time_variables_make_templates_differ() {

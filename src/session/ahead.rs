@@ -142,11 +142,12 @@ struct Slots {
 }
 
 impl Slots {
-    /// Of whoever asked for most kinds the one unused for longest.
-    fn least_needed(&self) -> Option<usize> {
+    /// Of whoever has asked for most kinds, the one that is asked for now included, the one unused for longest.
+    fn least_needed(&self, asker: &Arc<str>) -> Option<usize> {
         let mut shares = Shares::default();
         self.all.iter().for_each(|slot| shares.add(slot.kind.owner(), 1));
-        let largest = shares.largest(|_| true)?;
+        shares.add(asker, 1);
+        let largest = shares.largest(|owner| self.all.iter().any(|slot| &**slot.kind.owner() == owner))?;
         let of_largest = (0..self.all.len()).filter(|at| *self.all[*at].kind.owner() == largest);
         of_largest.min_by_key(|at| self.all[*at].used)
     }
@@ -196,7 +197,7 @@ impl Nest {
                 slot.is_making = true;
             } else {
                 if slots.all.len() >= MAX_KINDS
-                    && let Some(oldest) = slots.least_needed()
+                    && let Some(oldest) = slots.least_needed(kind.owner())
                 {
                     for ahead in slots.all.swap_remove(oldest).ready {
                         crate::event_loop::spawn(ahead.discard());
@@ -253,5 +254,57 @@ impl Nest {
             std::mem::take(&mut slots.all)
         };
         futures::future::join_all(all.into_iter().flat_map(|slot| slot.ready).map(Ahead::discard)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::sandbox::{Profile, Settings, paths::Protected, rules::Asker};
+
+    fn kind(owner: &str, memory_mb: u64) -> Kind {
+        let wish = Wish::from_json(serde_json::json!({"profile": "sealed", "memory_mb": memory_mb})).unwrap();
+        let asker = Asker { is_admin: true, default: Profile::Sealed };
+        let terms = Terms::settle(Some(wish), asker, &Settings::default(), &Protected::default()).unwrap();
+        let interpreter = Interpreter {
+            executable: "/usr/bin/python3".into(),
+            version: "3.12.1".into(),
+            implementation: "cpython".into(),
+            prefix: "/usr".into(),
+            base_prefix: "/usr".into(),
+            base_executable: "/usr/bin/python3".into(),
+            exec_prefix: "/usr".into(),
+            base_exec_prefix: "/usr".into(),
+            site_packages: Vec::new(),
+            within: Vec::new(),
+        };
+        let wanted = Wanted {
+            interpreter: &interpreter,
+            base: None,
+            env: &BTreeMap::new(),
+            preload: &[],
+            python_path: &[],
+            owner: &owner.into(),
+            confined: true,
+            sandboxed: true,
+            inside: false,
+        };
+        Kind::new(&wanted, &terms).unwrap()
+    }
+
+    #[test]
+    fn many_kinds_of_one_owner_take_none_of_anothers() {
+        let began = Instant::now();
+        let slot = |kind, at| Slot { kind, ready: Vec::new(), is_making: false, used: began + Duration::from_secs(at) };
+        let mut slots = Slots { all: vec![slot(kind("quiet", 100), 0), slot(kind("quiet", 200), 1)], is_closed: false };
+        slots.all.extend([slot(kind("busy", 300), 2), slot(kind("busy", 400), 3)]);
+        for next in 4..20 {
+            let least = slots.least_needed(&"busy".into()).unwrap();
+            assert_eq!(&**slots.all[least].kind.owner(), "busy");
+            slots.all[least] = slot(kind("busy", 100 + next), next);
+        }
+        assert!(slots.least_needed(&"other".into()).is_some());
     }
 }

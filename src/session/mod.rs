@@ -792,3 +792,32 @@ impl Parts {
         self.groups.get_or_init(find).await.clone()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::Poll;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn many_openings_of_one_owner_come_before_no_other() {
+        let openings = Openings::default();
+        let mut first = std::pin::pin!(openings.take("busy"));
+        let Poll::Ready(held) = futures::poll!(first.as_mut()) else { panic!("nobody else is there") };
+        let mut more: Vec<_> = (0..10).map(|_| Box::pin(openings.take("busy"))).collect();
+        for opening in &mut more {
+            assert!(futures::poll!(opening).is_pending());
+        }
+        let mut other = std::pin::pin!(openings.take("quiet"));
+        assert!(futures::poll!(other.as_mut()).is_pending());
+        drop(held);
+        for opening in &mut more {
+            assert!(futures::poll!(opening).is_pending(), "the other one was there before a second of theirs");
+        }
+        let Poll::Ready(held) = futures::poll!(other.as_mut()) else { panic!("it is the other one's turn") };
+        drop(held);
+        for opening in more {
+            drop(tokio::time::timeout(Duration::from_secs(60), opening).await.expect("all have their turn"));
+        }
+    }
+}

@@ -75,6 +75,11 @@ impl Guests {
         Arc::new(Guest { id, guests: self.clone(), leave, place, requests })
     }
 
+    /// After how many that have come those before have to be heard, so that none of them leaves before he was.
+    pub fn heard_every(&self) -> usize {
+        self.strangers.div_ceil(4)
+    }
+
     /// How many have not shown a token.
     pub fn strangers(&self) -> usize {
         self.lock().strangers.len()

@@ -31,6 +31,8 @@ use crate::event_loop::watched;
 /// What hyper holds of a head and of a body at once.
 const MAX_BUFFER_BYTES: usize = 64 << 10;
 const MAX_HEADERS: usize = 100;
+/// Connections that wait to be taken. One that finds no place tries again only after a second, and then after more.
+const BACKLOG: i32 = 4096;
 /// How long one is listened to that was refused.
 const LINGER: Duration = Duration::from_secs(2);
 
@@ -50,7 +52,10 @@ pub async fn serve(
     (limits, guests): (Limits, Arc<Guests>),
     stop: CancellationToken,
 ) {
+    // Where it is refused fewer may wait.
+    let _fewer = rustix::net::listen(&listener, BACKLOG);
     let connections = TaskTracker::new();
+    let mut unheard = 0;
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => break,
@@ -68,6 +73,12 @@ pub async fn serve(
                         () = guest.leave.cancelled() => {}
                     }
                 }));
+                // Whoever has said what he wants is heard before so many others come in that he would have to leave.
+                unheard += 1;
+                if unheard >= guests.heard_every() {
+                    unheard = 0;
+                    tokio::task::yield_now().await;
+                }
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
@@ -199,7 +210,14 @@ mod tests {
 
     /// A server that has room for so many strangers, its address, and what ends it.
     async fn server(strangers: usize, head: Duration) -> (SocketAddr, CancellationToken, tokio::task::JoinHandle<()>) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        server_at(TcpListener::bind("127.0.0.1:0").await.unwrap(), strangers, head)
+    }
+
+    fn server_at(
+        listener: TcpListener,
+        strangers: usize,
+        head: Duration,
+    ) -> (SocketAddr, CancellationToken, tokio::task::JoinHandle<()>) {
         let address = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
         let router = Router::new().route("/", axum::routing::get(|| async { "here" }));
@@ -229,6 +247,25 @@ mod tests {
         let mut silence = Vec::new();
         idle.read_to_end(&mut silence).await.unwrap();
         assert_eq!(silence, b"");
+        stop.cancel();
+        serving.await.unwrap();
+    }
+
+    /// All of them are there when the door is opened.
+    #[tokio::test]
+    async fn whoever_has_spoken_is_heard_before_a_crowd_behind_him_makes_him_leave() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut honest = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        honest.write_all(REQUEST).await.unwrap();
+        let mut silent = Vec::new();
+        for _ in 0..100 {
+            silent.push(TcpStream::connect(listener.local_addr().unwrap()).await.unwrap());
+        }
+        let (_, stop, serving) = server_at(listener, 4, Duration::from_secs(60));
+        let mut answer = String::new();
+        honest.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.ends_with("here"), "{answer}");
+        drop(silent);
         stop.cancel();
         serving.await.unwrap();
     }

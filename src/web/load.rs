@@ -28,16 +28,37 @@ use crate::{
 #[derive(Debug, Clone, Default)]
 pub struct LargeAnswer(Arc<Announcement>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Announcement {
     is_made: AtomicBool,
-    held: Mutex<Option<Taken>>,
+    held: Mutex<Option<Arc<Taken>>>,
+    /// Ends when nobody remembers the answer any more.
+    forgotten: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
+}
+
+impl std::fmt::Debug for Announcement {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Announcement").field("is_made", &self.is_made).finish_non_exhaustive()
+    }
 }
 
 impl LargeAnswer {
     pub fn announce(&self, held: Taken) {
+        let held = Arc::new(held);
+        if let Some(forgotten) = self.0.forgotten.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let held = held.clone();
+            event_loop::spawn(async move {
+                forgotten.await;
+                drop(held);
+            });
+        }
         *self.0.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
         self.0.is_made.store(true, Ordering::Relaxed);
+    }
+
+    /// Whoever makes the answer keeps it until this ends, which is waited for from when it is made.
+    pub(super) fn is_remembered_until(&self, forgotten: impl Future<Output = ()> + Send + 'static) {
+        *self.0.forgotten.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::pin(forgotten));
     }
 }
 
@@ -118,7 +139,7 @@ impl HttpBody for Announced {
 
 impl Drop for Announced {
     fn drop(&mut self) {
-        // Whoever made it may remember it for longer than it takes room.
+        // Whoever made it may keep what is left of this for longer than the answer takes room.
         self.answer.0.held.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 }

@@ -4,6 +4,7 @@
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use axum::{
@@ -14,19 +15,44 @@ use axum::{
 };
 use rmcp::transport::streamable_http_server::{SessionManager, session::local::LocalSessionManager};
 
-use super::{router::Entrance, visitors::Token};
+use super::{load::LargeAnswer, router::Entrance, visitors::Token};
 
 const HEADER: &str = "mcp-session-id";
 const MAX_PER_TOKEN: usize = 128;
+/// How long an answer is kept for a client that lost its connection while it was answered.
+const REMEMBERED: Duration = Duration::from_secs(10);
+/// A request that no session has.
+const NO_REQUEST: u64 = u64::MAX;
 
-#[derive(Default)]
 pub struct McpSessions {
     pub manager: Arc<LocalSessionManager>,
     /// Oldest first.
     opened: Mutex<VecDeque<(String, Arc<Token>)>>,
 }
 
+impl Default for McpSessions {
+    fn default() -> Self {
+        let mut manager = LocalSessionManager::default();
+        manager.session_config.completed_cache_ttl = REMEMBERED;
+        Self { manager: Arc::new(manager), opened: Mutex::default() }
+    }
+}
+
 impl McpSessions {
+    /// Until a session has forgotten what it answers now. It looks through what it keeps only when something happens to it, so something does.
+    fn forgotten(&self, id: String) -> impl Future<Output = ()> + Send + 'static {
+        let manager = self.manager.clone();
+        async move {
+            // Longer than it is kept, by what may pass between its being made and its being sent.
+            tokio::time::sleep(REMEMBERED + Duration::from_secs(1)).await;
+            let session = manager.sessions.read().await.get(&*id).cloned();
+            if let Some(session) = session {
+                // One that has ended has forgotten everything.
+                let _ended = session.close_request_wise_channel(NO_REQUEST).await;
+            }
+        }
+    }
+
     fn is_of(&self, id: &str, token: &Arc<Token>) -> bool {
         let opened = self.opened.lock().expect("no panic while locked");
         opened.iter().any(|(known, owner)| known == id && Arc::ptr_eq(owner, token))
@@ -77,6 +103,9 @@ pub async fn check(State(sessions): State<Arc<McpSessions>>, mut request: Reques
     if request.headers().contains_key(HEADER) && !named.as_deref().is_some_and(|id| sessions.is_of(id, &visit.token)) {
         // The answer is then the one to an id that nobody has.
         request.headers_mut().insert(HEADER, HeaderValue::from_static("00000000-0000-0000-0000-000000000000"));
+    }
+    if let (Some(answer), Some(id)) = (request.extensions().get::<LargeAnswer>(), &named) {
+        answer.is_remembered_until(sessions.forgotten(id.clone()));
     }
     let response = next.run(request).await;
     if named.is_none()

@@ -139,3 +139,45 @@ fn a_thousand_silent_connections_keep_nobody_out() {
     let _reset = first.read_to_end(&mut nothing);
     assert_eq!(nothing, b"", "the oldest had to go");
 }
+
+/// Sessions of older clients keep an answer for a while, for whoever lost the connection to it.
+#[test]
+fn answers_that_are_remembered_take_room() {
+    let home = Home::new().set("PYLAIR_HTTP_BUFFER_MB", "4").set("PYLAIR_HTTP_RATE", "0");
+    let server = home.serve();
+    let path = with_output(&server);
+    let uri = path.replace("/api/output/", "pylair://output/");
+    let session = server.initialize();
+    let read = |id: u32| {
+        let message = json!({"jsonrpc": "2.0", "id": id, "method": "resources/read", "params": {"uri": uri}});
+        let answer = server.post(&message).header("Mcp-Session-Id", &session).send();
+        answer.message()
+    };
+    let mut answers = (1..40).map(read);
+    assert!(answers.next().expect("one")["result"].is_object());
+    let (mine, _) = used(&server, "HTTP bytes under way");
+    assert!(mine > 200_000, "{mine} bytes are counted after it was read");
+    let refused = answers.find(|answer| answer.get("error").is_some()).expect("there is no room for all of them");
+    let message = refused["error"]["message"].as_str().expect("a message");
+    assert!(message.contains("take all the room"), "{message}");
+    let (mine, _) = used(&server, "HTTP bytes under way");
+    assert!(mine <= 4 << 20, "{mine} bytes are counted");
+}
+
+#[test]
+fn an_answer_that_is_too_long_for_a_message_is_refused_in_words() {
+    let home = Home::new();
+    let server = home.serve();
+    let opened = json!({"name": "long", "sandbox": "open"}).to_string();
+    assert_eq!(server.request("POST", "/api/sessions", opened).send().status, 200);
+    let code = "class Page:\n    def _repr_html_(self):\n        return 'x' * 9_000_000\nPage()";
+    let code = json!({"code": code, "target": "long"}).to_string();
+    let answer = server.request("POST", "/api/execute", code).send();
+    let first: Value = serde_json::from_str(answer.body.lines().next().expect("a line")).expect("JSON");
+    let uri = format!("pylair://display/{}/1", first["job"]["job"].as_str().unwrap_or_else(|| panic!("{first}")));
+    let session = server.initialize();
+    let message = json!({"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": {"uri": uri}});
+    let answer = server.post(&message).header("Mcp-Session-Id", &session).send().message();
+    let message = answer["error"]["message"].as_str().unwrap_or_else(|| panic!("{:.300}", answer.to_string()));
+    assert!(message.contains("has 8 MB") && message.contains("/api"), "{message}");
+}
