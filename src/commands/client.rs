@@ -1,6 +1,6 @@
 //! The command line's end of the daemon's Unix socket: HTTP/1.1 over one connection.
 
-use std::path::Path;
+use std::{io::Write as _, path::Path};
 
 use bytes::{Buf, Bytes};
 use http_body_util::{BodyExt, Full};
@@ -113,6 +113,10 @@ impl Connection {
             .map_err(|error| Failure::new(error.to_string(), "this is a bug of pylair"))?;
         let response = self.sender.send_request(request).await.map_err(lost)?;
         if response.status().is_success() {
+            for note in response.headers().get_all(api::NOTE_HEADER).iter().filter_map(|note| note.to_str().ok()) {
+                // What was asked for is done, whether this can be read or not.
+                let _unread = writeln!(std::io::stderr(), "note: {note}");
+            }
             return Ok(response.into_body());
         }
         let status = response.status();

@@ -63,6 +63,9 @@ const LISTED_FAILURES: usize = 20;
 const PROMPTS: &str = "write_debug_prompt";
 const FAILURES: &str = "get_failure";
 
+/// Tools whose answer tells by itself what happened before. What happens to a session after that is for the next answer to tell.
+const TELLS_NEWS: [&str; 6] = ["execute", "run_file", "set_variable", "call", "get_job", "undo"];
+
 /// How the client reached us, which settles who it is.
 #[derive(Debug, Clone)]
 pub enum ClientSide {
@@ -93,6 +96,8 @@ pub struct Call<'a> {
     task: Arc<Mutex<Option<Task>>>,
     /// What the answer has to say besides its own.
     notes: Arc<Mutex<Vec<String>>>,
+    /// The sessions that the answer is about.
+    sessions: Arc<Mutex<Vec<Session>>>,
     record: Arc<Mutex<Option<Pending>>>,
 }
 
@@ -183,8 +188,13 @@ impl Call<'_> {
         Ok(session)
     }
 
-    /// The answer is about this session, and says what is missing of its sandbox.
+    /// The answer is about this session, and says what is missing of its sandbox, and what happened to it that nobody was told.
     pub fn about(&self, session: &Session) {
+        let mut sessions = self.sessions.lock().expect("no panic while locked");
+        if !sessions.iter().any(|known| known.info.handle == session.info.handle) {
+            sessions.push(session.clone());
+        }
+        drop(sessions);
         let mut notes = self.notes.lock().expect("no panic while locked");
         if let Some(caution) = session.caution()
             && !notes.contains(&caution)
@@ -460,6 +470,7 @@ impl Server {
         let target = target.map(str::to_owned);
         let record = Arc::new(Mutex::new(record));
         let (task, notes) = (Arc::new(Mutex::default()), Arc::new(Mutex::default()));
+        let sessions: Arc<Mutex<Vec<Session>>> = Arc::default();
         let call = Call {
             daemon: &self.daemon,
             caller,
@@ -470,6 +481,7 @@ impl Server {
             task: task.clone(),
             record: record.clone(),
             notes: notes.clone(),
+            sessions: sessions.clone(),
         };
         // Also what is asked about a session without reaching it, such as its history.
         if let Some(session) = target.and_then(|target| self.daemon.sessions.find(&call.caller, &target).ok()) {
@@ -483,6 +495,10 @@ impl Server {
         // The first answer after an earlier daemon's end says so, whatever was asked: an error may be the consequence of it, and a list
         // that has become shorter too.
         notes.extend(self.note.lock().expect("no panic while locked").take());
+        let task = task.lock().expect("no panic while locked").take();
+        if task.is_none() && (told.is_err() || !TELLS_NEWS.contains(&tool.name)) {
+            notes.extend(sessions.lock().expect("no panic while locked").iter().flat_map(Session::take_news));
+        }
         let result = match told {
             Ok(mut result) => {
                 render::add_notes(&mut result, notes);
@@ -495,7 +511,6 @@ impl Server {
                 error.into_result()
             }
         };
-        let task = task.lock().expect("no panic while locked").take();
         Ok(task.map_or_else(|| result.into(), |task| CreateTaskResult::new(task).into()))
     }
 

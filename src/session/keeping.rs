@@ -223,7 +223,7 @@ impl Sessions {
             None if definition.cell > 0 => notes.push("the variables it had were not saved".to_owned()),
             None => {}
         }
-        session.note(notes).await;
+        session.has_news(notes);
         if matches!(restored, Some(Err(_))) {
             return Ok(session);
         }

@@ -332,6 +332,8 @@ struct Live {
     copies: Vec<i32>,
     /// Why its processes were ended, for whoever finds that they were.
     ended_for: Option<String>,
+    /// What happened to it while nobody asked for anything, until somebody is told.
+    news: Vec<String>,
     standing: Standing,
 }
 
@@ -359,7 +361,18 @@ impl Live {
             keeper: None,
             copies: Vec::new(),
             ended_for: None,
+            news: Vec::new(),
             standing: Standing::default(),
+        }
+    }
+
+    /// A worker that dies again and again must not fill memory with it.
+    fn add_news(&mut self, notes: impl IntoIterator<Item = String>) {
+        const MOST: usize = 40;
+        for note in notes {
+            if !self.news.contains(&note) && self.news.len() < MOST {
+                self.news.push(note);
+            }
         }
     }
 }
@@ -438,7 +451,7 @@ enum Command {
         reason: String,
         answer: oneshot::Sender<bool>,
     },
-    /// What the next caller must know.
+    /// What the next cell has to say.
     Note {
         notes: Vec<String>,
         answer: oneshot::Sender<()>,
@@ -486,6 +499,17 @@ impl Session {
         }
     }
 
+    /// Whoever asks next for anything about the session is told.
+    pub fn has_news(&self, notes: Vec<String>) {
+        self.live.lock().expect("no panic while locked").add_news(notes);
+    }
+
+    /// What happened to the session and nobody was told yet. Whoever takes it tells it.
+    pub fn take_news(&self) -> Vec<String> {
+        std::mem::take(&mut self.live.lock().expect("no panic while locked").news)
+    }
+
+    /// What the next cell says.
     async fn note(&self, notes: Vec<String>) {
         // A session that is gone has nobody to tell.
         let _gone = self.send(|answer| Command::Note { notes, answer }).await;

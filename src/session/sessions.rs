@@ -181,7 +181,7 @@ impl Sessions {
                 Ok(_) => self.newness(caller, default_of.as_deref()).await,
             };
             let session = self.open_as(caller, options, Opening { again: None, default_of }).await?;
-            session.note(vec![note]).await;
+            session.has_news(vec![note]);
             session
         };
         *slot = Some(session.info.handle.clone());

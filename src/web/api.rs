@@ -35,6 +35,8 @@ use crate::{
 
 const PAGE_BYTES: usize = 1 << 20;
 const CAUTION_HEADER: &str = "x-pylair-caution";
+/// What happened to a session and nobody was told, once for each note.
+pub const NOTE_HEADER: &str = "x-pylair-note";
 
 pub fn router(daemon: Arc<Daemon>) -> Router {
     Router::new()
@@ -234,14 +236,27 @@ pub(super) fn conclude<T>(
     result
 }
 
-/// Says beside an answer about a session what is missing of its sandbox: answers have many shapes, and headers one.
+/// Says beside an answer about a session what is missing of its sandbox and what happened to it that nobody was told: answers have many
+/// shapes, and headers one.
 pub(super) fn about(session: &session::Session, answer: impl IntoResponse) -> Response {
+    let mut response = with_caution(session, answer);
+    for note in session.take_news().iter().filter_map(|note| header(note)) {
+        response.headers_mut().append(NOTE_HEADER, note);
+    }
+    response
+}
+
+/// The same for an answer that nobody reads as such, and that leaves what happened to be told with the next one.
+fn with_caution(session: &session::Session, answer: impl IntoResponse) -> Response {
     let mut response = answer.into_response();
-    let plain = |caution: String| caution.replace(|c: char| !c.is_ascii() || c.is_ascii_control(), "?");
-    if let Some(caution) = session.caution().and_then(|caution| HeaderValue::from_str(&plain(caution)).ok()) {
+    if let Some(caution) = session.caution().and_then(|caution| header(&caution)) {
         response.headers_mut().insert(CAUTION_HEADER, caution);
     }
     response
+}
+
+fn header(words: &str) -> Option<HeaderValue> {
+    HeaderValue::from_str(&words.replace(|c: char| !c.is_ascii() || c.is_ascii_control(), "?")).ok()
 }
 
 /// The same where the answer was made of what is written down of a session that may be gone.
@@ -494,8 +509,13 @@ async fn close(
     if body.forget {
         record.detail("forget", true.into());
     }
+    let session = daemon.sessions.find(&caller, &target).ok();
     let closed = conclude(record, Some(&target), daemon.close_target(&caller, &target, body.forget).await)?;
-    Ok(Json(serde_json::json!({"closed": closed})).into_response())
+    let answer = Json(serde_json::json!({"closed": closed}));
+    Ok(match session {
+        Some(session) => about(&session, answer),
+        None => answer.into_response(),
+    })
 }
 
 /// What was found, with its kind among its fields.
@@ -569,7 +589,11 @@ async fn events(
     });
     let until_shutdown = lines.take_until(daemon.shutdown.clone().cancelled_owned());
     let answer = ([("content-type", "application/x-ndjson")], Body::from_stream(until_shutdown));
-    Ok(about_subject(&daemon, &caller, &subject.handle, answer))
+    // The events tell by themselves what happens.
+    Ok(match daemon.sessions.find(&caller, &subject.handle) {
+        Ok(session) => with_caution(&session, answer),
+        Err(_) => answer.into_response(),
+    })
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -610,7 +634,7 @@ async fn complete(
     let cursor = body.cursor.unwrap_or_else(|| body.code.chars().count());
     let completion: Completion = target.look(&caller, Op::Complete { cursor }, body.code.into_bytes()).await?;
     Ok(match &target {
-        Target::Session(session) => about(session, Json(completion)),
+        Target::Session(session) => with_caution(session, Json(completion)),
         Target::App(_) | Target::Tests(_) => Json(completion).into_response(),
     })
 }

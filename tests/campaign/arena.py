@@ -117,7 +117,22 @@ class Arena:
         return book.file.name
 
     def status(self, book: Book) -> dict[str, Any]:
-        return self.line.must("get_status", target=book.name)["session"]
+        told = self.line.must("get_status", target=book.name)
+        book.hear(told)
+        if book.heard:
+            self.see_floating(book, told["session"]["cell"] + 1)
+            book.absorb()
+        return told["session"]
+
+    def ask(self, book: Book, tool: str, **arguments: Any) -> Answer:
+        """Any question about a session but for cells. What became of the session meanwhile is told with the answer."""
+        answer = self.line.ask(tool, target=book.name, **arguments)
+        book.hear(answer.data)
+        if book.heard and book.floating:
+            # Cells that nobody has seen the end of came before.
+            self.status(book)
+        book.absorb()
+        return answer
 
     def family(self, book: Book) -> processes.Family:
         until = time.monotonic() + PATIENCE
@@ -190,6 +205,7 @@ class Arena:
 
     def settle(self, book: Book, operation: Operation | None, report: dict[str, Any], outcomes: tuple[str, ...]) -> None:
         self.see_floating(book, report["cell"])
+        book.absorb()
         book.settle(operation, report, outcomes)
 
     def see_floating(self, book: Book, upto: int) -> None:
@@ -207,7 +223,9 @@ class Arena:
         """Which of the operations whose request was cut has this cell."""
         if len(book.floating) == 1:
             return book.floating[0]
-        entries = self.line.must("get_history", target=book.name, limit=20)["entries"]
+        told = self.line.must("get_history", target=book.name, limit=20)
+        book.hear(told)
+        entries = told["entries"]
         code = next((entry["code"] for entry in entries if entry.get("cell") == cell and "code" in entry), None)
         found = [operation for operation in book.floating if operation.code == code]
         expect(found, "a cell that nobody asked for was run:", code)
@@ -227,6 +245,8 @@ class Arena:
         self.say("undo", book.name, answer)
         if answer.kind:
             expect(answer.kind in ("nothing_to_undo", "no_checkpoint"), "undo was answered with", answer.words)
+            book.hear(answer.data)
+            book.absorb()
             return
         for move in moves(answer.data["notes"])[:-1]:
             book.move(move, book.cell + 1)
@@ -236,7 +256,7 @@ class Arena:
         """A copy has the same state, and its end is nothing to the original."""
         self.gates += 1
         name = f"branch{self.gates}"
-        answer = self.line.ask("branch_session", target=book.name, name=name)
+        answer = self.ask(book, "branch_session", name=name)
         self.say("branch", book.name, answer)
         if answer.kind:
             expect(answer.kind in ("cannot_branch", "no_checkpoint"), "branching was answered with", answer.words)
@@ -251,7 +271,7 @@ class Arena:
 
     def look(self, book: Book) -> None:
         """Without a cell."""
-        answer = self.line.ask("inspect", target=book.name, path="n")
+        answer = self.ask(book, "inspect", path="n")
         self.say("look", book.name, answer.words or answer.data)
         expected = values(book.state)
         if expected is None:
@@ -311,6 +331,7 @@ class Arena:
         """By request, with everything gone."""
         self.say("restart", book.name)
         self.line.must("restart_session", target=book.name)
+        book.heard.clear()
         book.empty()
 
     def wait_until_idle(self, book: Book) -> None:
@@ -358,7 +379,9 @@ class Arena:
 
     def save(self, book: Book) -> tuple[str, Book]:
         """What was acknowledged as saved must come back, whatever happens to the daemon. The book is as it was then."""
-        return self.saved(book, self.line.must("save_session", target=book.name))
+        answer = self.ask(book, "save_session")
+        expect(not answer.kind, "a save was answered with", answer.words)
+        return self.saved(book, answer.data)
 
     def saved(self, book: Book, report: dict[str, Any]) -> tuple[str, Book]:
         self.say("save", book.name, report)

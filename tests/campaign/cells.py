@@ -132,5 +132,5 @@ def cell_fights_looks(arena: Arena) -> Effect:
     arena.execute(book, code, (outcome,) if outcome else ("ok", "raised"))
     arena.change(book)
     if arena.chance.random() < 0.5:
-        arena.line.ask("inspect", target=book.name)
+        arena.ask(book, "inspect")
     return Effect(True, at, (book,))

@@ -104,7 +104,7 @@ def save_while_full(arena: Arena) -> Effect:
     arena.change(book)
     middle, at, after = is_under_way(pending), time.monotonic(), None
     with full(arena):
-        answer = arena.line.ask("save_session", target=book.name)
+        answer = arena.ask(book, "save_session")
         arena.say("save", answer)
         if answer.kind == "":
             after = arena.saved(book, answer.data)

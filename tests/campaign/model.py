@@ -92,6 +92,8 @@ class Book:
         # Operations whose request was cut; if they were begun at all, a cell that nobody has seen is theirs.
         self.floating: list[Operation] = []
         self.losses = 0
+        # Where the session was put while nobody asked, as answers about it said, and the model has not followed yet.
+        self.heard: list[Move] = []
 
     def job(self, cell: int) -> str:
         return f"{self.handle}-{cell}"
@@ -160,6 +162,15 @@ class Book:
             raise (Unexplained if named and not move.lost else Wrong)(message)
         self.go_to(move.cell)
         self.losses += bool(gone)
+
+    def hear(self, answer: dict[str, Any]) -> None:
+        """Takes from an answer, which may be an error, what became of the session while nobody asked."""
+        self.heard += moves(answer.get("notes") or answer.get("hint", "").split("; "))
+
+    def absorb(self) -> None:
+        """All cells that were begun before are known."""
+        while self.heard:
+            self.move(self.heard.pop(0), self.cell + 1)
 
     def empty(self) -> None:
         self.state, self.lineage, self.after = None, [0], {0: None}

@@ -22,7 +22,7 @@ RESTORED = re.compile(r"^(?:no variable was|(\d+) variables? (?:was|were)) resto
 NOT_SAVED = "the variables it had were not saved"
 KEPT = "what the cell had done until then was kept"
 NOT_RESTARTED = re.compile(
-    r"^(?:the session could not be restarted|its worker ended again and again while nothing ran)( and all variables are gone)?[:;] "
+    r"^(?:the session could not be restarted|its worker ended again and again while nothing ran)( and all variables are gone)?(?:[:;] |$)"
 )
 # Of a cell that ran when its session was closed.
 CLOSED = "the session was closed while this cell ran: the daemon ended (somebody stopped it)"

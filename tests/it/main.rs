@@ -47,6 +47,7 @@ mod interrupt;
 mod jobs;
 mod limits;
 mod look;
+mod news;
 mod output;
 mod packages;
 mod planted;

@@ -166,17 +166,23 @@ impl Daemon {
         }
         let python = session.info.interpreter.executable.clone();
         let code = cell(&python, &place.join(PYTEST_SCRIPT), args, &room.cwd, &env);
+        // The cell's own report is shown to nobody.
+        let news = session.take_news();
         let started = session.run(Work::Code { code, path: None }, None, OnTimeout::default(), &caller.client).await;
         match (started, left) {
             (Ok(job), left) => {
                 let place = Place::Session(session.clone());
-                Ok((Arc::new(TestRun::new(job, run, python, place, args)), left))
+                let run = TestRun::new(job, run, python, place, args);
+                news.into_iter().for_each(|note| run.note(note));
+                Ok((Arc::new(run), left))
             }
-            (Err(error), Some(left)) => {
-                remove(session.workspace(), &left).await;
+            (Err(error), left) => {
+                session.has_news(news);
+                if let Some(left) = left {
+                    remove(session.workspace(), &left).await;
+                }
                 Err(error.into())
             }
-            (Err(error), None) => Err(error.into()),
         }
     }
 

@@ -170,7 +170,7 @@ impl Task {
         for event in events {
             self.parts.journal.record(&self.info.owner, &self.info.handle, event);
         }
-        self.remember(notes);
+        self.pending_notes.extend(notes);
     }
 
     pub(super) fn drain_output(&mut self) {

@@ -275,7 +275,8 @@ impl Task {
             };
         self.plan_checkpoint();
         // What happened before belongs before it.
-        let mut told = std::mem::take(&mut self.pending_notes);
+        let mut told = self.take_news();
+        told.append(&mut self.pending_notes);
         told.extend(notes);
         if let (None, [first, .., last]) = (to, &undone[..]) {
             told.push(format!("{} cells were undone, {first} to {last}: {CAME_QUICKLY}", undone.len()));

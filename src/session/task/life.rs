@@ -459,7 +459,7 @@ impl Task {
     }
 
     pub(super) async fn restart_on_request(&mut self) -> Result<Vec<String>, Error> {
-        let mut notes = Vec::new();
+        let mut notes = self.take_news();
         if let Some(running) = self.running.take() {
             notes.push(format!("cell {} was running and was killed", running.job.cell));
             self.drain_output();

@@ -137,7 +137,7 @@ struct Task {
     idle_deaths: u32,
     running: Option<Running>,
     late: Option<Late>,
-    /// What the next caller must know.
+    /// What the cell that runs, or the next one, has to say.
     pending_notes: Vec<String>,
     /// Oldest first.
     checkpoints: Vec<Checkpoint>,
@@ -244,7 +244,8 @@ impl Task {
             Command::Execute { work, timeout, on_timeout, client, notes, answer } => {
                 let result = self.begin(work, timeout, on_timeout, client).await;
                 if result.is_ok() {
-                    self.pending_notes.extend(notes);
+                    let news = self.take_news();
+                    self.pending_notes.extend(news.into_iter().chain(notes));
                 }
                 // A caller that is gone leaves the job behind.
                 let _unheard = answer.send(result);
@@ -309,14 +310,13 @@ impl Task {
         }
     }
 
-    /// What the next caller must know. A worker that dies again and again must not fill memory with it.
-    fn remember(&mut self, notes: impl IntoIterator<Item = String>) {
-        const MOST: usize = 40;
-        for note in notes {
-            if !self.pending_notes.contains(&note) && self.pending_notes.len() < MOST {
-                self.pending_notes.push(note);
-            }
-        }
+    /// What the next caller must know, whatever it asks for.
+    fn remember(&self, notes: impl IntoIterator<Item = String>) {
+        self.live.lock().expect("no panic while locked").add_news(notes);
+    }
+
+    fn take_news(&self) -> Vec<String> {
+        std::mem::take(&mut self.live.lock().expect("no panic while locked").news)
     }
 
     /// Tells others whether there is anything in the session that its end would lose.
