@@ -66,13 +66,19 @@ pub fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> 
 /// Removes what processes that are gone, such as daemons that were killed, had begun to write in a directory. Called before this
 /// process writes there: what has its pid is of one that had it before.
 pub fn remove_unfinished(directory: &Path) {
-    let is_gone = |pid: u32| pid == std::process::id() || !Path::new(&format!("/proc/{pid}")).exists();
+    let is_gone = |pid: u32| pid == std::process::id() || !is_running(pid);
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let path = entry.path();
         if writer_of(&path).is_some_and(is_gone) {
             let _gone = fs::remove_file(&path);
         }
     }
+}
+
+/// Whether a process has not ended: nobody may have waited for it yet.
+fn is_running(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
 }
 
 /// Which process writes a file, if it is not whole yet.

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Command, Session, Sessions, State,
     saved::{Definition, NotSaved, Pending, Saved},
+    task::Abandoned,
 };
 use crate::journal::EventKind;
 
@@ -38,8 +39,8 @@ impl Unsaved {
 }
 
 impl Session {
-    /// Ends the running cell and goes back to the newest checkpoint, if there is one. Returns what whoever uses the session next must know.
-    async fn abandon_cell(&self, reason: &str) -> Vec<String> {
+    /// Ends the running cell and goes back to the newest checkpoint, if there is one. No cell is begun any more.
+    async fn abandon_cell(&self, reason: &str) -> Abandoned {
         let reason = reason.to_owned();
         self.send(|answer| Command::Abandon { reason, answer }).await.unwrap_or_default()
     }
@@ -74,15 +75,20 @@ impl Sessions {
         if session.ending.closing.is_cancelled() {
             return Vec::new();
         }
-        let (mut notes, mut unsaved) = (Vec::new(), Vec::new());
-        if session.status().state == State::Busy && !is_fresh(session) {
-            notes = session.abandon_cell(reason).await;
-            if session.holds() && session.status().state == State::Busy {
-                let why = "a cell was running, and there was no checkpoint to save them from";
-                unsaved.push(Unsaved::of(session, "the variables", why.to_owned()));
-            }
+        let mut unsaved = Vec::new();
+        let is_fresh = is_fresh(session);
+        let Abandoned { mut notes, is_lost } =
+            if is_fresh { Abandoned::default() } else { session.abandon_cell(reason).await };
+        if is_lost && session.holds() {
+            let why = "a cell was running, and there was no checkpoint to save them from";
+            unsaved.push(Unsaved::of(session, "the variables", why.to_owned()));
         }
-        let comes_back = match self.save_away(session, LEAVE_TIMEOUT).await {
+        let saved = if is_lost {
+            Ok((session.info.definition.keep, Vec::new()))
+        } else {
+            self.save_away(session, LEAVE_TIMEOUT).await
+        };
+        let comes_back = match saved {
             Ok((comes_back, lost)) => {
                 unsaved.extend(not_saved(session, &lost));
                 comes_back

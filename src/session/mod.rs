@@ -440,10 +440,10 @@ enum Command {
         at: Option<u64>,
         answer: oneshot::Sender<Result<task::Branched, Error>>,
     },
-    /// Ends the running cell and goes back to the newest checkpoint, if there is one. Answers what was lost, in words.
+    /// Ends the running cell, goes back to the newest checkpoint, if there is one, and begins no other cell.
     Abandon {
         reason: String,
-        answer: oneshot::Sender<Vec<String>>,
+        answer: oneshot::Sender<task::Abandoned>,
     },
     /// Ends the session if it was used exactly so often, and so by nobody since that was counted. Answers whether it ends.
     Leave {

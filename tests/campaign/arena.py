@@ -65,6 +65,7 @@ class Arena:
         self.losses = 0
         self.deaths = 0
         self.templates_killed = False
+        self.strays_may_stay = False
         self.daemons: list[int] = []
         if serves:
             self.home.serve()

@@ -99,7 +99,7 @@ def told(arena: Arena, wrong: BaseException) -> str:
 def end(arena: Arena, mounted: set[str], failed: bool, keep_home: bool) -> dict[str, Any]:
     try:
         arena.close()
-        leftovers.check(arena.home.path, arena.daemons, mounted)
+        leftovers.check(arena.home.path, arena.daemons, mounted, arena.strays_may_stay)
     except Exception as wrong:
         return {"verdict": LeftOver.verdict, "story": told(arena, wrong)}
     finally:

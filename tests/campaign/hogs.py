@@ -19,8 +19,7 @@ HOGGING = {
     "except MemoryError: _b = None\nfinally: resource.setrlimit(resource.RLIMIT_AS, _l)",
     "forks": "import os\nfor _ in range(24):\n    if os.fork() == 0: os._exit(0)\n"
     "try:\n    while True: os.wait()\nexcept ChildProcessError: pass",
-    "strays": "import os, time\nfor _ in range(8):\n    if os.fork() == 0:\n"
-    "        os.setsid()\n        time.sleep(30)\n        os._exit(0)",
+    "strays": "import os\nfor _ in range(8):\n    if os.fork() == 0:\n        os.setsid()\n        os.execvp('sleep', ['sleep', '30'])",
     "second ends": "import os\nfor _ in range(4): os.fork()",
     "threads": "import threading\n_t = [threading.Thread(target=sum, args=[range(1000)]) for _ in range(60)]\n"
     "for _x in _t: _x.start()\nfor _x in _t: _x.join()",

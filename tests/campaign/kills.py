@@ -43,6 +43,8 @@ def kill_keeper(arena: Arena) -> Effect:
     pending = bring_to_work(arena, book)
     middle, at = is_under_way(pending), time.monotonic()
     arena.say("kill keeper", book.name, keeper.pid)
+    # What a cell of an open session had let go of is then below the template, and nobody's if that was killed before.
+    arena.strays_may_stay |= arena.templates_killed and book.sandbox == "open"
     processes.send(keeper, signal.SIGKILL)
     end_work(arena, pending, ENDS)
     see_end(arena, worker)

@@ -58,6 +58,10 @@ impl Task {
         if let Some(running) = &self.running {
             return Err(self.busy(running));
         }
+        if self.leaving.is_some() {
+            // It is saved without what this cell would do.
+            return Err(Error::Gone);
+        }
         if self.link.is_none() {
             self.open_worker().await?;
         } else if self.sites_due {

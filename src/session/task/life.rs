@@ -11,7 +11,7 @@ use std::{
 
 use tokio::sync::OwnedMutexGuard;
 
-use super::{Cause, Error, State, Step, Task};
+use super::{Abandoned, Cause, Error, Leaving, State, Step, Task};
 use crate::{
     journal::EventKind,
     keeper::confine::Place,
@@ -494,26 +494,35 @@ impl Task {
         Ok(vec!["all variables are gone; imported modules stay loaded".to_owned()])
     }
 
-    /// Ends the running cell and goes back to the newest checkpoint, because the session is to be saved. Without a checkpoint there is
-    /// nothing to go back to, and the cell goes on. Returns what whoever uses the session next must know.
-    pub(super) async fn abandon(&mut self, reason: &str) -> Vec<String> {
-        let Some(cell) = self.running.as_ref().map(|running| running.job.cell) else { return Vec::new() };
-        if self.checkpoints.is_empty() {
-            return vec![format!(
-                "cell {cell} was still running, and there was no checkpoint to save the session from"
-            )];
-        }
-        let Some(running) = self.running.take() else { return Vec::new() };
+    /// Ends the running cell and goes back to the newest checkpoint, because the session is to be saved. From now on no cell is begun:
+    /// it would be answered, and not be saved.
+    pub(super) async fn abandon(&mut self, reason: &str) -> Abandoned {
+        let Some(running) = self.running.take() else {
+            self.leaving = Some(Leaving { cut: None });
+            return Abandoned::default();
+        };
+        let cell = running.job.cell;
+        let is_lost = self.checkpoints.is_empty();
+        self.leaving = Some(Leaving { cut: is_lost.then_some(cell) });
         self.drain_output();
         let mut lost = self.lineage.clone();
         lost.push(cell);
         let mut notes = vec![format!("the session was closed while this cell ran: {reason}")];
-        notes.extend(self.recover(reason, cell).await);
+        if is_lost {
+            self.close_link().await;
+        } else {
+            notes.extend(self.recover(reason, cell).await);
+        }
         let execution = Execution::cut_short(Outcome::Died, running.job.started.elapsed(), notes);
         self.finish(&running.job, execution);
         let kept = self.head();
         lost.retain(|cell| *cell > kept);
-        vec![abandoned(kept, &lost)]
+        let told = if is_lost {
+            format!("cell {cell} was still running, and there was no checkpoint to save the session from")
+        } else {
+            abandoned(kept, &lost)
+        };
+        Abandoned { notes: vec![told], is_lost }
     }
 
     pub(super) async fn end(mut self) {
@@ -524,6 +533,8 @@ impl Task {
             let execution = Execution::cut_short(Outcome::Died, running.job.started.elapsed(), notes);
             self.finish(&running.job, execution);
             reason = format!("{reason}, while cell {} ran", running.job.cell);
+        } else if let Some(cell) = self.leaving.as_ref().and_then(|leaving| leaving.cut) {
+            reason = format!("{reason}, while cell {cell} ran");
         }
         self.close_link().await;
         self.leave_directory().await;

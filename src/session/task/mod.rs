@@ -77,6 +77,7 @@ pub(super) async fn start(
         start_holds: false,
         idle_deaths: 0,
         running: None,
+        leaving: None,
         late: None,
         pending_notes: Vec::new(),
         checkpoints: Vec::new(),
@@ -122,6 +123,21 @@ pub(super) async fn start(
     Ok(Session { restored, ..session })
 }
 
+/// What became of a session's cell when the daemon began to leave.
+#[derive(Debug, Default)]
+pub(super) struct Abandoned {
+    /// What whoever uses the session next must know.
+    pub(super) notes: Vec<String>,
+    /// There was no checkpoint, and so there is nothing to save.
+    pub(super) is_lost: bool,
+}
+
+/// A session that begins no cell any more.
+struct Leaving {
+    /// The cell that ran and was ended without a checkpoint to go back to.
+    cut: Option<u64>,
+}
+
 struct Task {
     info: Arc<Info>,
     parts: Arc<Parts>,
@@ -136,6 +152,8 @@ struct Task {
     /// How often the worker died since a cell was last asked for.
     idle_deaths: u32,
     running: Option<Running>,
+    /// The daemon leaves and has begun to save the session.
+    leaving: Option<Leaving>,
     late: Option<Late>,
     /// What the cell that runs, or the next one, has to say.
     pending_notes: Vec<String>,
@@ -272,8 +290,8 @@ impl Task {
             }
             Command::Branch { at, answer } => self.branch(at, answer).await,
             Command::Abandon { reason, answer } => {
-                let lost = self.abandon(&reason).await;
-                let _unheard = answer.send(lost);
+                let abandoned = self.abandon(&reason).await;
+                let _unheard = answer.send(abandoned);
             }
             Command::Leave { uses, reason, answer } => {
                 let is_unused = self.running.is_none() && self.live.lock().expect("no panic while locked").uses == uses;
