@@ -110,7 +110,9 @@ mod tests {
         let parent = format!("clock.{}-7.new", std::os::unix::process::parent_id());
         let names = ["clock.4194305-0.new", "a-b.4194305.new", "whole.json", "brand.new", &parent];
         let paths: Vec<_> = names.iter().map(|name| directory.join(name)).chain([before]).collect();
-        paths.iter().for_each(|path| fs::write(path, "").unwrap());
+        for path in &paths {
+            fs::write(path, "").unwrap();
+        }
         remove_unfinished(&directory);
         let left: Vec<_> = paths.iter().map(|path| path.exists()).collect();
         fs::remove_dir_all(&directory).unwrap();

@@ -390,7 +390,7 @@ mod tests {
         let trial =
             Trial { canary: "/data/canary".into(), socket: "/run/daemon.sock".into(), pid: 7, started: Some(9) };
         let sealed = Confinement::new(&terms(json!("sealed")), &interpreter(), place(), trial).unwrap();
-        let mut request = serde_json::to_value(Request::Keeper(sealed.keeper_request())).unwrap();
+        let mut request = serde_json::to_value(Request::Keeper(Box::new(sealed.keeper_request()))).unwrap();
         let mut fields = request.as_object_mut().unwrap().clone();
         assert!(fields.remove("id").unwrap().is_u64());
         let uid = fields.remove("uid").unwrap();

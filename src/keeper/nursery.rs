@@ -60,7 +60,7 @@ pub struct Ready {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Request {
-    Keeper(KeeperRequest),
+    Keeper(Box<KeeperRequest>),
     Spawn(SpawnRequest),
 }
 

@@ -112,7 +112,7 @@ impl Nursery {
         request: &KeeperRequest,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<ConfinedKeeper, Error> {
-        let [control, pidfd] = self.ask(&Request::Keeper(request.clone()), descriptors).await?;
+        let [control, pidfd] = self.ask(&Request::Keeper(Box::new(request.clone())), descriptors).await?;
         let control = Control::new(control).map_err(Error::Gone)?;
         let ready = tokio::time::timeout(super::control::ANSWER_TIMEOUT, control.receive())
             .await

@@ -556,7 +556,9 @@ async fn keep_tail(log: OwnedFd, tail: Arc<Mutex<Vec<u8>>>) {
 /// Of whoever has asked for most templates, the one that is asked for now included, the one unused for longest.
 fn least_needed(slots: &HashMap<Key, Slot>, asker: &Arc<str>) -> Option<Key> {
     let mut shares = Shares::default();
-    slots.keys().for_each(|key| shares.add(&key.owner, 1));
+    for key in slots.keys() {
+        shares.add(&key.owner, 1);
+    }
     shares.add(asker, 1);
     let largest = shares.largest(|owner| slots.keys().any(|key| &*key.owner == owner))?;
     let theirs = slots.iter().filter(|(key, _)| key.owner == largest);

@@ -841,7 +841,7 @@ mod tests {
         let Poll::Ready(held) = futures::poll!(other.as_mut()) else { panic!("it is the other one's turn") };
         drop(held);
         for opening in more {
-            drop(tokio::time::timeout(Duration::from_secs(60), opening).await.expect("all have their turn"));
+            drop(tokio::time::timeout(Duration::from_mins(1), opening).await.expect("all have their turn"));
         }
     }
 }

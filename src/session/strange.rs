@@ -241,7 +241,7 @@ mod tests {
         let shown = Shown { real: vec![env.clone()], named: env.clone() };
         let says =
             |prefix: &Path| Interpreter { base_executable: env.join("python"), ..answer(prefix.to_str().unwrap()) };
-        assert_eq!(believed(says(&env.join("lib")), path, &shown).unwrap().within, [env.clone()]);
+        assert_eq!(believed(says(&env.join("lib")), path, &shown).unwrap().within, std::slice::from_ref(&env));
         assert!(believed(says(&env.join("link")), path, &shown).unwrap_err().to_string().contains("not shown"));
         fs::remove_dir_all(base).unwrap();
     }
@@ -256,13 +256,13 @@ mod tests {
         let (project, protected) =
             (base.join("home/project"), Protected { homes: vec![base.join("home")], ..Protected::default() });
         let env = project.join("env");
-        assert_eq!(shown(&env.join("bin/python"), &protected).unwrap().real, [env.clone()]);
+        assert_eq!(shown(&env.join("bin/python"), &protected).unwrap().real, std::slice::from_ref(&env));
         fs::write(env.join("pyvenv.cfg"), format!("home = {}\n", project.join("tools/bin").display())).unwrap();
         let both = [env.clone(), project.join("tools")];
         assert_eq!(shown(&env.join("bin/python"), &protected).unwrap().real, both);
         // Another project's is no part of this one.
         fs::write(env.join("pyvenv.cfg"), format!("home = {}\n", base.join("home/other/bin").display())).unwrap();
-        assert_eq!(shown(&env.join("bin/python"), &protected).unwrap().real, [env.clone()]);
+        assert_eq!(shown(&env.join("bin/python"), &protected).unwrap().real, std::slice::from_ref(&env));
         fs::remove_file(env.join("bin/python")).unwrap();
         symlink(base.join("home/other/bin/python"), env.join("bin/python")).unwrap();
         assert!(shown(&env.join("bin/python"), &protected).unwrap_err().contains("it leads to"));

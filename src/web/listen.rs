@@ -261,7 +261,7 @@ mod tests {
         for _ in 0..100 {
             silent.push(TcpStream::connect(listener.local_addr().unwrap()).await.unwrap());
         }
-        let (_, stop, serving) = server_at(listener, 4, Duration::from_secs(60));
+        let (_, stop, serving) = server_at(listener, 4, Duration::from_mins(1));
         let mut answer = String::new();
         honest.read_to_string(&mut answer).await.unwrap();
         assert!(answer.ends_with("here"), "{answer}");

@@ -173,7 +173,9 @@ impl Daemon {
             (Ok(job), left) => {
                 let place = Place::Session(session.clone());
                 let run = TestRun::new(job, run, python, place, args);
-                news.into_iter().for_each(|note| run.note(note));
+                for note in news {
+                    run.note(note);
+                }
                 Ok((Arc::new(run), left))
             }
             (Err(error), left) => {

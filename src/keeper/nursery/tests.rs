@@ -231,7 +231,7 @@ impl TestNursery {
         writable: &[&Path],
         workspace: Option<&Path>,
     ) -> (OwnedFd, OwnedFd, Report, Vec<OwnedFd>) {
-        let request = Request::Keeper(KeeperRequest {
+        let request = Request::Keeper(Box::new(KeeperRequest {
             id: 5,
             read_only: read_only.iter().map(|path| path.to_path_buf()).collect(),
             within: Vec::new(),
@@ -244,7 +244,7 @@ impl TestNursery {
             network: false,
             uid: Some(OUTER),
             program: None,
-        });
+        }));
         let (reply, fds) = self.ask(&serde_json::to_vec(&request).unwrap(), &[]);
         assert!(matches!(reply, Reply::Keeper { keeper: 5, .. }), "{reply:?}");
         let [control, pidfd] = <[OwnedFd; 2]>::try_from(fds).unwrap();
