@@ -13,12 +13,12 @@ from words import CLOSED, DAEMON_DIED, GONE, NOT_SAVED_AT_STOP, Unexplained, Wro
 MOST_DEATHS = 2
 
 
-def outlive(arena: Arena, daemon: processes.Process, pendings: list[Pending]) -> None:
+def outlive(arena: Arena, daemon: processes.Process, pendings: list[Pending], saving: int | None) -> None:
     """The daemon was killed: what it answered, what the next one says, and sessions anew in place of those that are gone."""
     # Into its last moments: answered by it, by the bridge or by the next one.
     late = None if arena.serves or arena.chance.random() < 0.5 else arena.line.begin("list_targets")
     hear_of_death(arena, pendings)
-    words = "" if late is None else json.dumps(arena.line.answer(late))
+    words = json.dumps([arena.line.answer(request) for request in (saving, late) if request is not None])
     arena.wait_for(lambda: not processes.is_alive(daemon), "the daemon is still there")
     is_third = arena.serve_again()
     arena.deaths += 1

@@ -187,9 +187,7 @@ def kill_daemon(arena: Arena) -> Effect:
     how = arena.chance.choice(DEADLY_TO_DAEMONS)
     arena.say("kill daemon", daemon.pid, how)
     processes.send(daemon, how)
-    if saving is not None:
-        arena.say("->", arena.line.answer(saving))
-    daemons.outlive(arena, daemon, pendings)
+    daemons.outlive(arena, daemon, pendings, saving)
     if save is not None:
         arena.restore(save)
     return Effect(middle, at, tuple(arena.books.values()))
