@@ -30,6 +30,8 @@ from home import adopt_orphans, descendants
 
 IN_A_ROW = 20
 PR_SET_PDEATHSIG = 1
+# After how many episodes it is said how far it has come.
+TOLD_EPISODES = 25
 # For what hangs; episodes take a fraction of it.
 EPISODE_TIMEOUT = 900.0
 
@@ -73,22 +75,23 @@ def run_apart(number: int, kinds: list[str], options: argparse.Namespace) -> lis
     return [{**result, "episode": number} for result in results]
 
 
-def run_all(episodes: list[list[str]], options: argparse.Namespace) -> list[dict[str, Any]]:
-    results: list[dict[str, Any]] = []
+def run_all(episodes: list[list[str]], options: argparse.Namespace, results: list[dict[str, Any]]) -> None:
+    """Adds what came of each fault to `results`, episode by episode."""
     chosen = list(enumerate(episodes)) if options.episode is None else [(options.episode, episodes[options.episode])]
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+    pool = concurrent.futures.ThreadPoolExecutor(options.jobs)
+    try:
         running = [pool.submit(run_apart, number, kinds, options) for number, kinds in chosen]
-        for done in concurrent.futures.as_completed(running):
+        for count, done in enumerate(concurrent.futures.as_completed(running), 1):
             results += done.result()
             for result in done.result():
                 if result["verdict"]:
-                    print(
-                        f"\n{result['verdict'].upper()}: {result['kind']}, episode {result['episode']}",
-                        result.get("story", ""),
-                        sep="\n",
-                        flush=True,
-                    )
-    return results
+                    headline = f"\n{result['verdict'].upper()}: {result['kind']}, episode {result['episode']}"
+                    print(headline, result.get("story", ""), sep="\n", flush=True)
+            if count % TOLD_EPISODES == 0:
+                print(f"{count} of {len(chosen)} episodes, {len(results)} faults", flush=True)
+    finally:
+        # Of a campaign that is ended early, only what is done counts.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def table(results: list[dict[str, Any]]) -> str:
@@ -156,8 +159,11 @@ def one(options: argparse.Namespace) -> int:
 
 def campaign(options: argparse.Namespace) -> int:
     began = time.monotonic()
-    results = run_all(plan(options.faults, options.minimum, kinds_here(options.only), options.seed), options)
-    print(table(results))
+    results: list[dict[str, Any]] = []
+    try:
+        run_all(plan(options.faults, options.minimum, kinds_here(options.only), options.seed), options, results)
+    finally:
+        print(table(results), flush=True)
     open_only = sum(result.get("confined") is False for result in results)
     if open_only:
         print(f"skipped: confined sessions in {open_only} of the faults: there are no sandboxes here")
