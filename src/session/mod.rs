@@ -4,6 +4,7 @@
 //! session's state. Every door calls these methods and nothing below them.
 
 mod ahead;
+mod crowding;
 pub(crate) mod ended;
 mod error;
 mod gone;
@@ -335,6 +336,8 @@ struct Live {
     /// What happened to it while nobody asked for anything, until somebody is told.
     news: Vec<String>,
     standing: Standing,
+    /// Its cell was told to end.
+    is_being_ended: bool,
 }
 
 impl Live {
@@ -363,6 +366,7 @@ impl Live {
             ended_for: None,
             news: Vec::new(),
             standing: Standing::default(),
+            is_being_ended: false,
         }
     }
 
@@ -762,6 +766,8 @@ pub struct Parts {
     /// Where the kernel counts a session's processes as one; looked for when the first confined session is opened.
     groups: tokio::sync::OnceCell<Arc<Groups>>,
     pub openings: Openings,
+    /// Rung when something begins to run in a confined session.
+    crowding: crowding::Bell,
 }
 
 impl Parts {
@@ -799,6 +805,7 @@ impl Parts {
             memory_kills: out_of_memory::Count::default(),
             groups: tokio::sync::OnceCell::new(),
             openings: Openings::default(),
+            crowding: crowding::Bell::default(),
         }
     }
 
