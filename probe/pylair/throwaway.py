@@ -25,6 +25,8 @@ SECONDS = 1.0
 # What one job may take while others wait behind it.
 _SHARE_SECONDS = 0.4
 _MAX_FORKS = 5
+# So much longer may all of it take where a crowded machine keeps copies from running. The daemon waits for longer than that.
+_PATIENCE = 30
 # How often to see whether it was interrupted.
 _LISTEN_SECONDS = 0.02
 _MORE_MEMORY = 1 << 30
@@ -32,6 +34,7 @@ _MAX_MESSAGE_BYTES = 8 << 20
 # Shared memory without a file. More of it can be read in a copy, but not written.
 _MAX_COPIED_BYTES = 64 << 20
 _MAX_FILE_BYTES = 64 << 20
+_TICKS = os.sysconf("SC_CLK_TCK")
 _WHAT = "a copy of the session that is thrown away"
 
 Job = Callable[[], Any]
@@ -48,15 +51,16 @@ class Outcome(NamedTuple):
 
 
 def run(jobs: list[Job], seconds: float = SECONDS) -> list[Outcome]:
-    """Runs all jobs in one copy; after one that hangs or ends it, those behind it in another. Takes at most `seconds` in all."""
+    """Runs all jobs in one copy; after one that hangs or ends it, those behind it in another. Takes at most `seconds` in all, but for time
+    in which copies are kept from running."""
     _interrupts.clear()
     outcomes: list[Outcome] = []
-    deadline = time.monotonic() + seconds
+    clock = _Clock(seconds)
     for _ in range(_MAX_FORKS):
-        if len(outcomes) == len(jobs) or time.monotonic() >= deadline or _interrupts:
+        if len(outcomes) == len(jobs) or clock.is_over(seconds) or _interrupts:
             break
         try:
-            _run_from(jobs, outcomes, deadline)
+            _run_from(jobs, outcomes, clock)
         except OSError as error:
             outcomes.append(Outcome(None, f"no copy of the process could be made: {error.strerror}"))
             break
@@ -64,6 +68,57 @@ def run(jobs: list[Job], seconds: float = SECONDS) -> list[Outcome]:
         raise KeyboardInterrupt
     missing = len(jobs) - len(outcomes)
     return outcomes + [Outcome(None, "the previews before it took all the time there is")] * missing
+
+
+class _Clock:
+    """How long copies have taken. A copy that was not let run is not slow: a crowded machine would make the answer another one."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds * _PATIENCE
+        # By those before the one that runs now.
+        self._spent = 0.0
+        self._copy = 0
+        self._began = 0.0
+
+    def watch(self, copy: int) -> None:
+        self._copy, self._began = copy, time.monotonic()
+
+    def leave(self) -> None:
+        """Before the copy is reaped."""
+        self._spent = self.spent()
+        self._copy = 0
+
+    def most(self) -> float:
+        """What there is left if all of it is taken."""
+        return max(0.0, self._end - time.monotonic())
+
+    def spent(self) -> float:
+        if not self._copy:
+            return self._spent
+        return self._spent + _taken(self._copy, time.monotonic() - self._began)
+
+    def at_most(self) -> float:
+        """The same without a look."""
+        return self._spent + (time.monotonic() - self._began if self._copy else 0.0)
+
+    def is_over(self, limit: float) -> bool:
+        if not self.most():
+            return True
+        # Only who seems late is worth a look.
+        return self.at_most() >= limit and self.spent() >= limit
+
+
+def _taken(process: int, passed: float) -> float:
+    """How much of the time that passed a process has taken: it ran, or it slept of its own accord."""
+    stat = descriptors.read_proc(f"/proc/{process}/stat").rpartition(b") ")[2].split()
+    if len(stat) < 13:
+        return passed
+    if stat[0] in (b"R", b"D"):
+        return min(passed, (int(stat[11]) + int(stat[12])) / _TICKS)
+    # Nanoseconds that it ran, and that it waited for a processor.
+    waited = descriptors.read_proc(f"/proc/{process}/schedstat").split()[1:2]
+    return max(0.0, passed - int(waited[0]) / 1e9) if waited else passed
 
 
 # Not empty: somebody has lost patience.
@@ -76,7 +131,7 @@ def interrupt() -> None:
     _interrupts.append(1)
 
 
-def _run_from(jobs: list[Job], outcomes: list[Outcome], deadline: float) -> None:
+def _run_from(jobs: list[Job], outcomes: list[Outcome], clock: _Clock) -> None:
     """One copy: runs the jobs that have no outcome yet, and leaves with at least one outcome more."""
     reading, writing = os.pipe()
     silence = ChildSignal()
@@ -92,14 +147,15 @@ def _run_from(jobs: list[Job], outcomes: list[Outcome], deadline: float) -> None
             # 3.12 and later warn when there are threads.
             pid = _fork()
         if pid == 0:
-            _live(jobs, len(outcomes), writing, deadline, private, parent)
+            _live(jobs, len(outcomes), writing, clock.most(), private, parent)
+        clock.watch(pid)
         children.frozen.add(pid)
         if _thread._count():
             # One of them may wait for any child.
             children.install()
         os.close(writing)
         writing = -1
-        late = _collect(reading, len(jobs), outcomes, deadline)
+        late = _collect(reading, len(jobs), outcomes, clock)
     finally:
         if os.getpid() != parent:
             # An interrupt in the copy, before it began. It must not go on as if it were the process that asked.
@@ -107,6 +163,7 @@ def _run_from(jobs: list[Job], outcomes: list[Outcome], deadline: float) -> None
         if collects:
             gc.enable()
         if pid:
+            clock.leave()
             status = _end(pid)
             children.frozen.discard(pid)
         for fd in (reading, writing):
@@ -119,23 +176,25 @@ def _run_from(jobs: list[Job], outcomes: list[Outcome], deadline: float) -> None
         outcomes.append(Outcome(None, "it did not end in time" if late else _how_it_ended(status)))
 
 
-def _collect(reading: int, count: int, outcomes: list[Outcome], deadline: float) -> bool:
+def _collect(reading: int, count: int, outcomes: list[Outcome], clock: _Clock) -> bool:
     """Takes outcomes as they come. Returns whether it stopped because the next one was late."""
     waiting = select.poll()
     waiting.register(reading, select.POLLIN)
     received = bytearray()
     while len(outcomes) < count:
-        started = time.monotonic()
-        until = deadline if len(outcomes) == count - 1 else min(deadline, started + _SHARE_SECONDS)
+        limit = clock.seconds if len(outcomes) == count - 1 else min(clock.seconds, clock.at_most() + _SHARE_SECONDS)
         while len(received) < 4 or len(received) < 4 + int.from_bytes(received[:4], "big"):
-            left = until - time.monotonic()
-            if left <= 0 or _interrupts:
-                return True
-            if not waiting.poll(min(left, _LISTEN_SECONDS) * 1000):
+            # Whoever was not let run itself may find that the copy was in time.
+            if not waiting.poll(_LISTEN_SECONDS * 1000):
+                if _interrupts or clock.is_over(limit):
+                    return True
                 continue
             data = os.read(reading, 1 << 16)
             if not data or len(received) > _MAX_MESSAGE_BYTES:
                 return False
+            if not clock.most():
+                # It sends a little again and again.
+                return True
             received += data
         end = 4 + int.from_bytes(received[:4], "big")
         try:
@@ -207,11 +266,11 @@ def _another_has_ended() -> bool:
         return False
 
 
-def _live(jobs: list[Job], first: int, writing: int, deadline: float, private: str | None, original: int) -> None:
+def _live(jobs: list[Job], first: int, writing: int, seconds: float, private: str | None, original: int) -> None:
     """In the copy. Never returns."""
     try:
         pid = os.getpid()
-        _isolate(writing, deadline)
+        _isolate(writing, seconds)
         secluded.wall_in(_WHAT, private, original)
         for job in jobs[first:]:
             try:
@@ -232,14 +291,14 @@ def _told(error: BaseException) -> str:
     return said if why is None else f"{said} ({why})"
 
 
-def _isolate(writing: int, deadline: float) -> None:
+def _isolate(writing: int, seconds: float) -> None:
     gc.disable()
     _settrace(None)
     _setprofile(None)
     os.setpgid(0, 0)
     # If the process that asked cannot end it, the kernel does.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, max(0.1, deadline - time.monotonic()) + 1)
+    signal.setitimer(signal.ITIMER_REAL, seconds + 1)
     children.frozen.clear()
     secluded.leave((writing,), _MAX_COPIED_BYTES)
     for kind, limit in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, _MAX_FILE_BYTES)):
