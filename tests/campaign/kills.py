@@ -137,8 +137,13 @@ def kill_child(arena: Arena) -> Effect:
     how = arena.chance.choice(sorted(CHILDREN))
     pending = arena.begin(book, waits=True, extra=CHILDREN[how])
     worker = arena.family(book).worker.pid
-    children = [process for process in processes.below(worker) if "sleep 61" in process.command]
-    expect(children, "the cell's child is not there")
+    children: list[processes.Process] = []
+
+    def is_there() -> bool:
+        children[:] = [process for process in processes.below(worker) if "sleep 61" in process.command]
+        return bool(children)
+
+    arena.wait_for(is_there, "the cell's child is not there")
     at = time.monotonic()
     arena.say("kill children", children)
     processes.send(children[0], signal.SIGKILL)
