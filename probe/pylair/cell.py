@@ -14,6 +14,8 @@ import types
 from collections import deque
 from typing import Any, Iterable
 
+from . import wire
+
 MAX_RESULT_INLINE_CHARS = 32 << 10
 MAX_RESULT_CHARS = 4 << 20
 MAX_NAMES = 100
@@ -161,10 +163,10 @@ class Names:
             "removed": _visible(before.keys() - after.keys()),
         }
         for key, names in lists.items():
-            if len(names) > MAX_NAMES:
-                del names[MAX_NAMES:]
+            told = [wire.shortened(name) for name in names[:MAX_NAMES]]
+            if told != names:
                 done["names_cut"] = True
-            done[key] = names
+            done[key] = told
 
     def _by_name(self) -> dict[str, int]:
         # A key of another class may have a `__hash__` and an `__eq__` of the program's.

@@ -40,11 +40,11 @@ _MAX_PLAIN_FRAMES = 50
 
 def type_name(kind: type) -> str:
     """The name of a class as Python prints it. Runs nothing of a metaclass."""
-    name = wire.clean(_qualname_of(kind))
+    name = wire.shortened(_qualname_of(kind))
     module = _module_of(kind)
     if not issubclass(type(module), str):
         return name
-    module = wire.clean(module)
+    module = wire.shortened(module)
     return name if module in ("__main__", "builtins") else f"{module}.{name}"
 
 

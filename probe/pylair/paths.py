@@ -335,8 +335,8 @@ def in_class(cls: type, name: str) -> tuple[Any, type | None]:
 
 def type_name(cls: type) -> str:
     """The qualified name of a class; those of built-ins and of the program itself go without a module."""
-    name = _name_of(cls)
-    module = module_name(cls)
+    name = wire.shortened(_name_of(cls))
+    module = wire.shortened(module_name(cls))
     return name if module in ("builtins", "__main__", "") else f"{module}.{name}"
 
 

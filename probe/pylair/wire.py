@@ -15,6 +15,8 @@ from typing import Any, Dict
 
 WIRE_VERSION = 1
 MAX_HEADER_BYTES = 1 << 20
+# So long are the names of classes and variables that are told.
+MAX_NAME_CHARS = 200
 MAX_BLOB_BYTES = 64 << 20
 MAX_DEPTH = 64
 MAX_DATAGRAM_BYTES = 1 << 16
@@ -37,6 +39,11 @@ class Garbage(ValueError):
 def clean(text: str) -> str:
     """The text with lone surrogates written as escapes, so that it can be encoded."""
     return str.encode(text, "utf-8", "backslashreplace").decode("utf-8")
+
+
+def shortened(name: str) -> str:
+    """The beginning of a name that nobody would write by hand, for a header has room for many."""
+    return clean(name) if str.__len__(name) <= MAX_NAME_CHARS else f"{clean(str.__getitem__(name, slice(MAX_NAME_CHARS)))}…"
 
 
 def plain(text: str) -> str:
@@ -122,11 +129,17 @@ def encode(header: Header) -> bytes:
         return dumps(header)
 
 
+class TooLong(ValueError):
+    """A frame that the other side would not take."""
+
+
 def encode_frame(header: Header, blob: bytes = b"") -> bytes:
     """The bytes of a frame. Sets the header's `blob`."""
     if blob:
         header["blob"] = len(blob)
     text = encode(header)
+    if len(text) > MAX_HEADER_BYTES:
+        raise TooLong(f"the answer has {len(text)} bytes of names and texts, over the limit of {MAX_HEADER_BYTES}")
     return b"".join((len(text).to_bytes(4, "big"), text, blob))
 
 
