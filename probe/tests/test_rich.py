@@ -31,8 +31,11 @@ def interpreter() -> dict:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """Shared, so that matplotlib looks for fonts once."""
-    return tmp_path_factory.mktemp("home")
+    """Shared, so that matplotlib looks for fonts once. It does so here: where that takes long it says so on stderr."""
+    home = tmp_path_factory.mktemp("home")
+    env = {"PATH": os.defpath, "HOME": str(home)}
+    subprocess.run([RICH_PYTHON, "-c", "import matplotlib.font_manager"], env=env, check=True, capture_output=True, timeout=300)
+    return home
 
 
 @pytest.fixture(scope="module")
