@@ -8,7 +8,7 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     sync::{
-        Mutex,
+        Mutex, RwLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -24,6 +24,8 @@ pub struct Groups {
     memory: Option<Base>,
     processes: Option<Base>,
     processors: Option<Base>,
+    /// The daemon leaves: whoever is on the way to a group of its own gets none.
+    is_closed: RwLock<bool>,
 }
 
 #[derive(Debug)]
@@ -38,6 +40,8 @@ const PREFIX: &str = "pylair-";
 const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
 /// How often it is tried to remove groups whose processes are ending.
 const ATTEMPTS: u32 = 50;
+/// And how often when the daemon leaves: on a busy machine processes that were killed take seconds to be gone.
+const LAST_ATTEMPTS: u32 = 250;
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// The longest pause before groups of other daemons are left for the next one to remove.
 const SWEEP_PATIENCE: Duration = Duration::from_secs(20);
@@ -68,7 +72,7 @@ impl Groups {
             Some(Base { path, _lock: lock, ..base })
         };
         let [memory, processes, processors] = CONTROLLERS;
-        Self { memory: base(memory), processes: base(processes), processors: base(processors) }
+        Self { memory: base(memory), processes: base(processes), processors: base(processors), ..Self::default() }
     }
 
     /// Puts a session's processes into groups of their own. What is not there to be had is left out. Blocks.
@@ -81,6 +85,10 @@ impl Groups {
         processes: &impl Fn() -> Vec<i32>,
     ) -> Group {
         let mut group = Group::default();
+        let is_closed = self.is_closed.read().expect("no panic while locked");
+        if *is_closed {
+            return group;
+        }
         let memory = limits.memory_mb << 20;
         if let Some(path) = self.memory.as_ref().and_then(|base| {
             let settings: &[(&str, String)] = match base.version {
@@ -210,8 +218,9 @@ fn daemon_of(name: &str) -> Option<u32> {
 impl Groups {
     /// Removes all groups of this daemon, whose sessions have ended. The kernel may take a moment to see that. Blocks.
     pub fn remove(&self) {
+        *self.is_closed.write().expect("no panic while locked") = true;
         let bases = || [&self.memory, &self.processes, &self.processors].into_iter().flatten();
-        for _ in 0..ATTEMPTS {
+        for _ in 0..LAST_ATTEMPTS {
             let left = bases().filter_map(|base| base.path.parent()).map(|above| remove_all(above, std::process::id()));
             if left.sum::<usize>() == 0 {
                 return;
