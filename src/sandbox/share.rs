@@ -70,6 +70,12 @@ impl Standing {
         }
     }
 
+    /// What ran in it is over, and its worker goes back: whoever waits for that waits for no others.
+    pub fn begin_anew(&mut self) {
+        let given = self.given;
+        *self = Self { given, ..Self::default() };
+    }
+
     pub fn has_stepped_back(&self) -> bool {
         self.given == Share::Rest
     }

@@ -85,6 +85,7 @@ fn the_first_answer_after_a_death_tells_of_it_whatever_was_asked() {
     assert_eq!(targets["sessions"], json!([]));
     assert!(targets["notes"].to_string().contains("all sessions and their variables are gone"), "{targets}");
     assert_eq!(client.data("list_targets", &json!({}))["notes"], Value::Null, "it is told once");
+    client.forget_second_answers();
 }
 
 #[test]

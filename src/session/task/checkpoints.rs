@@ -292,6 +292,7 @@ impl Task {
         lost: &[u64],
     ) -> Result<Vec<String>, Error> {
         let skipped = self.checkpoint_skipped();
+        self.step_forward();
         let link = self.link.as_mut().ok_or(Error::Gone)?;
         let rolled_back = link.roll_back(&checkpoint.id).await;
         let pid = link.pid();

@@ -372,6 +372,15 @@ impl Task {
         live.settle(&self.info);
     }
 
+    /// What ran is over before it came to its end.
+    fn step_forward(&self) {
+        let mut live = self.live.lock().expect("no panic while locked");
+        if live.standing.has_stepped_back() {
+            live.standing.begin_anew();
+            live.settle(&self.info);
+        }
+    }
+
     async fn on_link_event(&mut self, event: LinkEvent) {
         match event {
             LinkEvent::Output(stream, count) => self.on_output(stream, count),

@@ -98,6 +98,12 @@ impl Client {
         self.wait_for(method, |message| message["method"] == method)
     }
 
+    /// A daemon that is killed right behind an answer may not have noted that it gave one. The client is then told again what became of
+    /// the request, and clients drop answers to what they do not wait for.
+    pub fn forget_second_answers(&mut self) {
+        self.kept.retain(|message| message["error"]["data"]["kind"] != "daemon_died");
+    }
+
     /// Forgets notifications that came meanwhile: how many there are is a matter of time.
     pub fn forget_notifications(&mut self, method: &str) {
         self.kept.retain(|message| message["method"] != method);
