@@ -74,13 +74,12 @@ def verify(fd: int, reads: int | None, contents: Contents, cells: Any, seconds: 
     if not listening.ended:
         verdicts.incomplete = "it was interrupted" if error is not None else f"it was not done within {seconds:.3g} s"
         listening.blame_a_hang()
-    elif status is None and listening.is_done():
-        pass
     elif status is not None and os.WIFSIGNALED(status):
         verdicts.incomplete = f"Python crashed in the attempt (signal {os.WTERMSIG(status)})"
         if os.WTERMSIG(status) not in _NOBODYS_FAULT and listening.at is not None:
             verdicts.failed[listening.at] = f"restoring it crashes Python (signal {os.WTERMSIG(status)})"
-    elif status is None or os.WEXITSTATUS(status):
+    elif not listening.is_done():
+        # With whatever status: a value may end Python as if all were well.
         verdicts.incomplete = "Python ended in the attempt"
         if listening.at is not None:
             verdicts.failed[listening.at] = "restoring it ends Python"

@@ -184,6 +184,10 @@ REPORTED = {
         "import os\nclass C:\n    def __setstate__(self, s): os._exit(4)\nx = C(); x.a = 1",
         "restoring it ends Python",
     ),
+    "exits when restored, as if all were well": (
+        "import os\nclass C:\n    def __reduce__(self): return (os._exit, (0,))\nx = C()",
+        "restoring it ends Python",
+    ),
     "deep": ("x = []\nfor _ in range(100_000): x = [x]", "it is nested too deep"),
     "dict iterator": ("x = iter({1: 2})", "restored as something else: list_iterator instead of dict_keyiterator"),
 }
