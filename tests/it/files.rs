@@ -512,7 +512,8 @@ fn the_tools_read_and_write_in_the_default_session() {
         assert_eq!(failure["kind"], "no_session", "{tool}: {failure}");
     }
     let written = client.data("write_file", &json!({"path": "data/a.txt", "content": "one\ntwo\n"}));
-    assert_eq!(written, json!({"session": "it-1", "path": "data/a.txt", "bytes": 8, "created": true}));
+    let notes = ["this is a new session"];
+    assert_eq!(written, json!({"session": "it-1", "path": "data/a.txt", "bytes": 8, "created": true, "notes": notes}));
     assert_eq!(client.execute("open('data/a.txt').read()")["result"], r"'one\ntwo\n'");
     let result = client.call("read_file", &json!({"path": "data/a.txt", "max_bytes": 4}));
     assert_eq!(result.get("structuredContent"), None);
