@@ -4,7 +4,6 @@
 //! session's state. Every door calls these methods and nothing below them.
 
 mod ahead;
-mod crowding;
 pub(crate) mod ended;
 mod error;
 mod gone;
@@ -336,8 +335,6 @@ struct Live {
     /// What happened to it while nobody asked for anything, until somebody is told.
     news: Vec<String>,
     standing: Standing,
-    /// Its cell was told to end.
-    is_being_ended: bool,
 }
 
 impl Live {
@@ -366,7 +363,6 @@ impl Live {
             ended_for: None,
             news: Vec::new(),
             standing: Standing::default(),
-            is_being_ended: false,
         }
     }
 
@@ -766,8 +762,6 @@ pub struct Parts {
     /// Where the kernel counts a session's processes as one; looked for when the first confined session is opened.
     groups: tokio::sync::OnceCell<Arc<Groups>>,
     pub openings: Openings,
-    /// Rung when something begins to run in a confined session.
-    crowding: crowding::Bell,
 }
 
 impl Parts {
@@ -805,7 +799,6 @@ impl Parts {
             memory_kills: out_of_memory::Count::default(),
             groups: tokio::sync::OnceCell::new(),
             openings: Openings::default(),
-            crowding: crowding::Bell::default(),
         }
     }
 

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use super::{
     Command, Error, FRESH_TTL, Info, MAX_NAME_CHARS, OpenOptions, Opening, Parts, Session, Status,
     ahead::{Kind, Nest},
-    crowding, gone, keeping, literal, saved, strange, task, watching,
+    gone, keeping, literal, saved, strange, task, watching,
 };
 use crate::{
     budget::Shares,
@@ -91,7 +91,6 @@ impl Sessions {
         });
         crate::event_loop::spawn(end_idle(Arc::downgrade(&sessions), sessions.parts.session_ttl));
         crate::event_loop::spawn(watching::watch(Arc::downgrade(&sessions)));
-        crowding::start(&sessions);
         sessions
     }
 

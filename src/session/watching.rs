@@ -68,7 +68,6 @@ pub(super) async fn watch(sessions: Weak<Sessions>) {
                 // Whoever burns may make processes that have to be found and moved.
                 if is_hurried && session.live.lock().expect("no panic while locked").standing.has_stepped_back() {
                     pause = pause.min(HASTE);
-                    session.parts.crowding.ring();
                 }
             }
         }
@@ -130,7 +129,7 @@ impl Session {
         }
     }
 
-    pub(super) fn end_processes(&self, victims: &[Process], reason: String) {
+    fn end_processes(&self, victims: &[Process], reason: String) {
         self.info.record_denied(&self.parts, &reason);
         // Before anybody can see that they are gone.
         self.live.lock().expect("no panic while locked").ended_for = Some(reason);

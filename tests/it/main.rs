@@ -17,7 +17,6 @@ mod care;
 mod checkpoint;
 mod commands;
 mod copies;
-mod crowds;
 mod daemon;
 mod death;
 mod dependencies;
