@@ -1,6 +1,6 @@
 //! Processes, addressed by pidfd.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Instant};
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec},
@@ -54,8 +54,22 @@ fn raw(pid: i32) -> Pid {
     Pid::from_raw(pid).expect("a pid is positive")
 }
 
+/// Returns from a stop when all threads of the process have come to it.
 pub fn kill(pid: i32, signal: Signal) {
     rustix::process::kill_process(raw(pid), signal).expect("the process is there");
+    let until = Instant::now() + PATIENCE;
+    while signal == Signal::STOP && !is_stopped(pid) {
+        assert!(Instant::now() < until, "process {pid} does not stop");
+        std::thread::yield_now();
+    }
+}
+
+fn is_stopped(pid: i32) -> bool {
+    let mut threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads.all(|thread| {
+        let status = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        status.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['T', 't', 'Z', 'X']))
+    })
 }
 
 fn command_of(pid: i32) -> String {
