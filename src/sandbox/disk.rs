@@ -219,7 +219,12 @@ impl Disk {
     fn begin(&mut self, files: &Files<'_>, used: u64, limit: u64) -> Option<Counted> {
         let began = Instant::now();
         let enough = limit.max(self.struck_bytes).saturating_add(MORE);
-        match self.step(began, used, limit) {
+        let step = self.step(began, used, limit);
+        if step != Step::CountStopped {
+            // It was stopped to be counted, and what filled the file system is gone again before its turn came.
+            self.pause = None;
+        }
+        match step {
             Step::Wait => {}
             Step::Count => {
                 if let Some(size) = size_of(files.directory, enough, Some(LONG_COUNT)) {
@@ -427,6 +432,19 @@ mod tests {
 
     fn bytes_in(directory: &Path) -> u64 {
         size_of(directory, u64::MAX, None).unwrap().bytes()
+    }
+
+    #[test]
+    fn whoever_waits_to_be_counted_goes_on_when_there_is_room_again() {
+        let directory = std::env::temp_dir();
+        let turn = Turn::default();
+        assert!(turn.take(), "another is being counted");
+        let files = Files { directory: &directory, limit_mb: 1, mine: &[], writers: &Vec::new, turn: &turn };
+        let due = Some(Instant::now() + Duration::from_hours(1));
+        let mut disk = Disk { sure: Some((0, 0)), due, ..Disk::default() };
+        assert!(disk.look(&files).is_none() && disk.pause.is_some(), "the file system grew from nothing");
+        disk.sure = Some((0, u64::MAX));
+        assert!(disk.look(&files).is_none() && disk.pause.is_none());
     }
 
     #[test]
