@@ -6,6 +6,7 @@ import json
 
 import processes
 from arena import Arena, Pending
+from doors import Answer
 from model import READ, STEPS, Book, after_steps
 from words import CLOSED, DAEMON_DIED, GONE, NOT_SAVED_AT_STOP, Unexplained, Wrong, expect, moves
 
@@ -17,8 +18,9 @@ def outlive(arena: Arena, daemon: processes.Process, pendings: list[Pending], sa
     """The daemon was killed: what it answered, what the next one says, and sessions anew in place of those that are gone."""
     # Into its last moments: answered by it, by the bridge or by the next one.
     late = None if arena.serves or arena.chance.random() < 0.5 else arena.line.begin("list_targets")
-    hear_of_death(arena, pendings)
-    words = json.dumps([arena.line.answer(request) for request in (saving, late) if request is not None])
+    answers = hear_of_death(arena, pendings)
+    answers += [arena.line.answer(request) for request in (saving, late) if request is not None]
+    words = json.dumps(answers)
     arena.wait_for(lambda: not processes.is_alive(daemon), "the daemon is still there")
     is_third = arena.serve_again()
     arena.deaths += 1
@@ -32,18 +34,28 @@ def outlive(arena: Arena, daemon: processes.Process, pendings: list[Pending], sa
         ask_for_gone(arena, book)
 
 
-def hear_of_death(arena: Arena, pendings: list[Pending]) -> None:
-    """Every request that was under way is answered by the bridge, in words."""
+def hear_of_death(arena: Arena, pendings: list[Pending]) -> list[Answer]:
+    """Every request that was under way has an answer: of the daemon if it ended in time, of the next daemon if it was still
+    unread in the client's pipe, else of the bridge."""
+    answers = []
     for pending in pendings:
+        book = pending.book
         answer = pending.line.answer(pending.request)
         arena.say("->", answer)
+        answers.append(answer)
         if answer.kind == "":
-            # It had ended just before.
-            arena.settle(pending.book, pending.operation, answer.data, ("ok",))
-            continue
-        if not DAEMON_DIED.search(answer.words):
+            if any(move.all_gone for move in moves(answer.data["notes"])):
+                # The next daemon ran it in a new worker. The numbers of the last second's cells went with the old one.
+                book.cell = answer.data["cell"] - 1
+            arena.settle(book, pending.operation, answer.data, ("ok",))
+        elif answer.kind == "closed_session" and GONE.search(answer.words):
+            # The next daemon refused it, so the cell must never run: no line in the file is excused.
+            pass
+        elif DAEMON_DIED.search(answer.words):
+            book.may.add(pending.operation.number)
+        else:
             raise Unexplained(f"a request that died with the daemon was answered with {answer.words}")
-        pending.book.may.add(pending.operation.number)
+    return answers
 
 
 def hear_of_next(arena: Arena) -> None:
