@@ -54,9 +54,18 @@ impl Sessions {
             EventKind::CellStarted { cell, .. } => Some(cell),
             _ => None,
         });
-        let after =
-            newest.map_or_else(|| "before its first cell".to_owned(), |cell| format!("after cell {cell} began"));
-        Some(format!("the daemon that ran it was killed, or the machine went down, {after}"))
+        // Cells of its last moments may have run without a record.
+        let recorded = newest
+            .map_or_else(|| "no cell was recorded".to_owned(), |cell| format!("cell {cell} is the last recorded"));
+        Some(format!("the daemon that ran it was killed, or the machine went down; {recorded}"))
+    }
+
+    /// Whether the daemon that last ran a session was killed: everything else that ends a session is the last event recorded of it.
+    pub(super) async fn was_killed(&self, owner: &str, handle: &str) -> bool {
+        let newest = self.parts.journal.history(owner, handle, None, 1).await;
+        newest.is_ok_and(|events| {
+            events.last().is_none_or(|event| !matches!(event.kind, EventKind::SessionClosed { .. }))
+        })
     }
 }
 

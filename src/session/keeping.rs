@@ -194,6 +194,7 @@ impl Sessions {
         let variables = self.parts.store.variables(&definition.handle);
         // The journal knows of a session whose daemon could not write it down.
         let newest = self.parts.journal.newest_cell(&definition.owner, &definition.handle).await;
+        let was_killed = self.was_killed(&definition.owner, &definition.handle).await;
         definition.cell = definition.cell.max(newest);
         let options = OpenOptions {
             name: Some(definition.name.clone()),
@@ -220,7 +221,8 @@ impl Sessions {
             Some(Ok(restored)) => notes.extend(restored.notes()),
             // The file stays: the next daemon, or the next time, may have more luck.
             Some(Err(error)) => notes.push(format!("its variables could not be restored: {}", error.message())),
-            None if definition.cell > 0 => notes.push("the variables it had were not saved".to_owned()),
+            // The cells of a killed daemon's last moments are not recorded.
+            None if definition.cell > 0 || was_killed => notes.push("the variables it had were not saved".to_owned()),
             None => {}
         }
         session.has_news(notes);

@@ -311,12 +311,24 @@ fn a_daemon_names_the_sessions_of_one_that_was_killed() {
         let failure = client.failure("execute", &json!({"code": "x", "target": target}));
         assert_eq!(failure["kind"], "closed_session", "{failure}");
         let message = failure["message"].as_str().expect("a message");
-        assert!(message.ends_with("was killed, or the machine went down, after cell 1 began"), "{message}");
+        assert!(message.ends_with("was killed, or the machine went down; cell 1 is the last recorded"), "{message}");
     }
     let history = client.data("get_history", &json!({"target": opened["handle"]}));
     assert!(history.to_string().contains("x = 1"), "what was run is still known: {history}");
     let failure = client.failure("execute", &json!({"code": "x", "target": "never"}));
     assert_eq!(failure["kind"], "unknown_session", "{failure}");
+}
+
+#[test]
+fn a_kept_session_says_that_its_variables_are_gone_although_no_cell_was_recorded() {
+    let home = Home::new();
+    let mut client = home.initialized_client();
+    client.data("open_session", &json!({"name": "quick", "keep": true}));
+    // The daemon is killed right after its answer, before the journal is written.
+    client.data("execute", &json!({"code": "x = 1", "target": "quick", "output": "json"}));
+    crate::support::kill(home.daemon_pid(), rustix::process::Signal::KILL);
+    let after = client.data("execute", &json!({"code": "1", "target": "quick", "output": "json"}));
+    assert!(after["notes"].to_string().contains("the variables it had were not saved"), "{after}");
 }
 
 /// Long idleness, without waiting for it.
