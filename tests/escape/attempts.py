@@ -20,7 +20,7 @@ import time
 
 ATTEMPTS = {}
 KINDS = {}
-PATIENCE = 20
+PATIENCE = 60
 libc = ctypes.CDLL(None, use_errno=True)
 NUMBERS = {
     "x86_64": dict(

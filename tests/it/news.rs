@@ -1,13 +1,12 @@
 //! What happened to a session while nobody asked for anything is told by the next answer about it, whatever that is, and once.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Client, Home, Server, Watched, kill};
+use crate::support::{Client, Home, PATIENCE, Server, Watched, kill};
 
-const PATIENCE: Duration = Duration::from_mins(1);
 const BACK: &str = "the session was rolled back to";
 const ANEW: &str = "the session was restarted";
 

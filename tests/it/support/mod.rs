@@ -24,7 +24,7 @@ pub use python::{newest_python, pytest_python, python2, pythons};
 pub use terminal::Terminal;
 
 /// How long anything may take. Nothing waits for time to pass; this only bounds a test that fails.
-pub const PATIENCE: Duration = Duration::from_mins(1);
+pub const PATIENCE: Duration = Duration::from_mins(3);
 
 /// Says that a test did not run, and why.
 pub fn skip(name: &str, reason: &str) {
