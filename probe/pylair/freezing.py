@@ -20,6 +20,7 @@ import sys
 from typing import Any
 
 from . import checkpoint, descriptors, listening, registry, secluded, throwaway, wire
+from .kernel import kernel
 from .paths import NoWarnings
 from .real import real
 
@@ -196,6 +197,9 @@ def _leave(writing: int, runtime: str, story: dict[str, Any], error: BaseExcepti
             for ending in ("json", "sock"):
                 registry.remove(entry["endpoint"][: -len("sock")] + ending)
             return
+        # What the copy starts is in this group as long as it lives, and below it.
+        real.setpgid(0, 0)
+        kernel.adopt_orphans()
         secluded.wall_in("a frozen copy of the failed test", _private_directory(entry), original)
         gc.enable()
         if _is_visited(listener, entry):
@@ -203,7 +207,14 @@ def _leave(writing: int, runtime: str, story: dict[str, Any], error: BaseExcepti
 
             frozen.serve(listener, entry, error, entries)
     finally:
-        real.exit(0)
+        end()
+
+
+def end() -> None:
+    """Ends the copy with all that it has started. Never returns."""
+    if real.getpgrp() == real.getpid():
+        real.killpg(0, signal.SIGKILL)
+    real.exit(0)
 
 
 def _register(runtime: str, story: dict[str, Any], entries: list[tuple[Any, int]]) -> tuple[Any, dict[str, Any]]:

@@ -6,7 +6,6 @@ The main thread is the copy's own: it runs the code of calls, one after the othe
 from __future__ import annotations
 
 import _thread
-import os
 import signal
 import time
 from collections import deque
@@ -42,7 +41,7 @@ def serve(listener: Any, entry: dict[str, Any], error: BaseException, entries: l
 class _Frozen(App):
     def ended(self, server: Server, detached: bool) -> None:
         server.finish()
-        os._exit(0)
+        freezing.end()
 
 
 class _MainThread:

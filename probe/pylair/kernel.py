@@ -22,6 +22,7 @@ _MREMAP_MAYMOVE, _MREMAP_FIXED = 1, 2
 _NOWHERE = (1 << (8 * struct.calcsize("P"))) - 1
 
 _PR_SET_SECCOMP = 22
+_PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _SECCOMP_MODE_FILTER = 2
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
@@ -127,6 +128,11 @@ class Kernel:
     def give_up_new_privileges(self) -> None:
         """Without it neither Landlock nor a filter is for ordinary users."""
         self._check(self._prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "giving up new privileges")
+
+    def adopt_orphans(self) -> None:
+        """Makes this process the parent of every process below it that loses its own."""
+        if self.why_not is None:
+            self._check(self._prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "adopting orphans")
 
     def filter_calls(self, program: bytes) -> None:
         """Puts this thread and its children under a seccomp filter."""

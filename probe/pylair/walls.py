@@ -1,9 +1,9 @@
 """What a copy of a process may not do: change the file system, reach anybody over a network, signal its original. Called by secluded.py.
 
 Three walls, inherited by whatever the copy starts: Landlock for files and signals, a seccomp filter for what Landlock does not know (modes,
-owners, times, attributes and flags of files, connections, System V and POSIX queues, limits and priorities of other processes, clocks and
-other things of the whole machine), and where the kernel lacks one of them an audit hook of
-Python's own, which code in C can pass. What is missing is said.
+owners, times, attributes, flags and leases of files, connections and datagrams, System V and POSIX queues, limits and priorities of other
+processes, clocks, network interfaces and other things of the whole machine), and where the kernel lacks one of them an audit hook of
+Python's own, which code in C can pass. What is missing is said. The filter also keeps what a copy starts in the copy's process group.
 """
 
 from __future__ import annotations
@@ -41,29 +41,38 @@ class _Numbers(NamedTuple):
     attributes: tuple[int, ...]
     # shm*, sem* and msg* of System V, and mq_*.
     queues: tuple[int, ...]
-    # Clocks, names, keys, mounts, modules, accounting and the like of the whole machine.
+    # Clocks, names, keys, mounts, modules, accounting, terminals, permission to open files and the like of the whole machine.
     machine: tuple[int, ...]
+    # setpgid and setsid.
+    groups: tuple[int, ...]
     # prlimit64, sched_*, move_pages and migrate_pages, whose first argument is a process.
     of_process: tuple[int, ...]
     setpriority: int
     ioprio_set: int
     ioctl: int
+    fcntl: int
     truncate: int
     connect: int
-    socket: int
+    # socket and socketpair.
+    sockets: tuple[int, int]
     sendto: int
 
 
 # Late numbers are the same everywhere: fchmodat2, setxattrat, removexattrat, file_setattr, io_uring_setup, quotactl_fd, process_madvise,
 # process_mrelease, and those that make and change mounts.
-_EVERYWHERE = (452, 463, 466, 469, 425, 443, 440, 448, 428, 429, 430, 431, 432, 433, 442)
+_EVERYWHERE = (452, 463, 466, 469, 425, 443, 440, 448, 428, 429, 430, 431, 432, 433, 442, 467)
 # Requests of file systems, by the letter that they have in common (ext4, XFS, Btrfs and what all have, versions), change something even
-# through a descriptor that only reads, unless the kernel only hands something out.
-_LETTERS = (0x66, 0x58, 0x94, 0x76)
+# through a descriptor that only reads, unless the kernel only hands something out. Those of 0x89 and
+# 0x8B change network interfaces, through a socket of any family.
+_LETTERS = (0x66, 0x58, 0x94, 0x76, 0x89, 0x8B)
 _HANDS_OUT, _DIRECTIONS = 2, range(4)
 _LETTER_AND_DIRECTION = 0xC000FF00
 # The exception: FS_IOC_SET_ENCRYPTION_POLICY. TIOCSTI types into a terminal, TIOCLINUX pastes.
 _REQUESTS = (0x800C6613, 0x5412, 0x541C)
+# A lease makes whoever opens the file for writing wait until its holder gives it up.
+_F_SETLEASE = 1024
+# A datagram socket, also one of a pair, sends to any address that `sendmsg` is given in memory, where a filter cannot look.
+_SOCK_STREAM, _SOCK_SEQPACKET, _SOCK_TYPE_MASK = 1, 5, 0xF
 _MACHINES = {
     "x86_64": _Numbers(
         architecture=0xC000003E,
@@ -71,16 +80,18 @@ _MACHINES = {
         attributes=(188, 189, 190, 197, 198, 199),
         queues=(29, 30, 31, 64, 65, 66, 68, 69, 70, 71, 220, 240, 241, 242, 243, 244),
         machine=(
-            *(103, 155, 159, 161, 163, 164, 165, 166, 167, 168, 169, 170, 171, 172, 173, 175, 176, 179),
-            *(227, 246, 248, 249, 250, 298, 305, 313, 320, 321),
+            *(103, 153, 155, 159, 161, 163, 164, 165, 166, 167, 168, 169, 170, 171, 172, 173, 175, 176, 179),
+            *(227, 246, 248, 249, 250, 298, 300, 305, 313, 320, 321),
         ),
+        groups=(109, 112),
         of_process=(302, 142, 144, 203, 314, 279, 256),
         setpriority=141,
         ioprio_set=251,
         ioctl=16,
+        fcntl=72,
         truncate=76,
         connect=42,
-        socket=41,
+        sockets=(41, 53),
         sendto=44,
     ),
     "aarch64": _Numbers(
@@ -89,16 +100,18 @@ _MACHINES = {
         attributes=(5, 6, 7, 14, 15, 16),
         queues=(180, 181, 182, 183, 184, 186, 187, 188, 189, 190, 191, 192, 193, 194, 195, 196),
         machine=(
-            *(39, 40, 41, 51, 60, 89, 104, 105, 106, 112, 116, 142, 161, 162, 170, 171),
-            *(217, 218, 219, 224, 225, 241, 266, 273, 280, 294),
+            *(39, 40, 41, 51, 58, 60, 89, 104, 105, 106, 112, 116, 142, 161, 162, 170, 171),
+            *(217, 218, 219, 224, 225, 241, 262, 266, 273, 280, 294),
         ),
+        groups=(154, 157),
         of_process=(261, 118, 119, 122, 274, 239, 238),
         setpriority=140,
         ioprio_set=30,
         ioctl=29,
+        fcntl=25,
         truncate=45,
         connect=203,
-        socket=198,
+        sockets=(198, 199),
         sendto=206,
     ),
 }
@@ -173,15 +186,23 @@ def _program(numbers: _Numbers | None, *more: int) -> bytes | None:
     ]
     for number in (*numbers.files, *numbers.attributes, *numbers.queues, *numbers.machine, *_EVERYWHERE, *more):
         code += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, not_permitted)]
+    # They succeed and do nothing: whatever a copy starts stays in its process group, and ends with it.
+    for number in numbers.groups:
+        code += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERRNO)]
     # A process may change itself, which is called 0, and threads of its own by no other name.
     for number in numbers.of_process:
         code += _unless(number, [(16, 0)], not_permitted)
     code += _unless(numbers.setpriority, [(16, os.PRIO_PROCESS), (24, 0)], not_permitted)
     code += _unless(numbers.ioprio_set, [(16, 1), (24, 0)], not_permitted)
     code += _refused_requests(numbers.ioctl, not_permitted)
+    code += [(_EQUAL, 0, 4, numbers.fcntl), (_LOAD, 0, 0, 24), (_EQUAL, 0, 1, _F_SETLEASE)]
+    code += [(_RETURN, 0, 0, denied), (_RETURN, 0, 0, _ALLOW)]
     code += [(_EQUAL, 0, 1, numbers.connect), (_RETURN, 0, 0, denied)]
-    # Only sockets between processes of this machine, of which a pair needs no connection.
-    code += [(_EQUAL, 0, 4, numbers.socket), (_LOAD, 0, 0, 16), (_EQUAL, 0, 1, _AF_UNIX), (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, denied)]
+    # Only sockets between processes of this machine that need a connection, which a pair has.
+    for number in numbers.sockets:
+        code += [(_EQUAL, 0, 9, number), (_LOAD, 0, 0, 16), (_EQUAL, 1, 0, _AF_UNIX), (_RETURN, 0, 0, denied)]
+        code += [(_LOAD, 0, 0, 24), (_AND, 0, 0, _SOCK_TYPE_MASK), (_EQUAL, 1, 0, _SOCK_STREAM), (_EQUAL, 0, 1, _SOCK_SEQPACKET)]
+        code += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, denied)]
     # Both halves of the address that something is sent to.
     code += [(_EQUAL, 0, 6, numbers.sendto), (_LOAD, 0, 0, 48), (_EQUAL, 0, 3, 0), (_LOAD, 0, 0, 52), (_EQUAL, 0, 1, 0)]
     code += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, denied)]
@@ -263,6 +284,10 @@ class _Hook:
             refused = self._calls and arguments[0] != 0
         elif event == "fcntl.ioctl":
             refused = self._calls and _is_refused_request(arguments[1])
+        elif event == "fcntl.fcntl":
+            refused = self._calls and arguments[1] == _F_SETLEASE
+        elif event == "socket.sendmsg":
+            refused = self._calls and arguments[1] is not None
         elif event == "sqlite3.connect":
             refused = self._files and self._is_outside(arguments[0])
         else:

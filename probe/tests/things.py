@@ -55,6 +55,12 @@ def sqlite(mode: str, after: str = "") -> Thing:
     )
 
 
+# A program that says when it has the lock, and keeps it.
+HOLDS_A_LOCK = (
+    "subprocess.Popen([sys.executable, '-c', 'import fcntl, time\\nfile = open(\"free\")\\nfcntl.flock(file, fcntl.LOCK_SH)\\n"
+    "print(flush=True)\\ntime.sleep(600)'], stdout=subprocess.PIPE)"
+)
+
 OPEN_FILES = """
     with open("lines.txt", "w") as file: file.write("one\\ntwo\\nthree\\n")
     reading = open("lines.txt"); reading.readline()
@@ -237,6 +243,7 @@ THINGS = {
         child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); datagrams.bind(("127.0.0.1", 0))
         path = socket.socket(socket.AF_UNIX); path.bind("socket"); path.listen()
+        letters = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); letters.bind("letters")
         seen = []
         signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))
         original = os.getpid()
@@ -251,6 +258,9 @@ THINGS = {
             "socket.socket(socket.AF_UNIX).connect('socket')",
             "socket.socket(socket.AF_INET, socket.SOCK_DGRAM)",
             "socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'x', 'socket')",
+            "socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendmsg([b'x'], [], 0, 'letters')",
+            "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0].sendmsg([b'x'], [], 0, 'letters')",
+            "socket.socketpair(socket.AF_UNIX, socket.SOCK_RAW)[0].sendmsg([b'x'], [], 0, 'letters')",
             "os.kill(original, signal.SIGUSR1)",
             "os.kill(original, signal.SIGKILL)",
             "os.kill(child.pid, signal.SIGKILL)",
@@ -264,7 +274,10 @@ THINGS = {
             "time.clock_settime(time.CLOCK_REALTIME, time.time())",
             "socket.sethostname(socket.gethostname())",
         ],
-        ["listener.close(), server.close(), os.close(writer)"],
+        [
+            "left, right = socket.socketpair(); left.send(b'x'); assert right.recv(10) == b'x'",
+            "listener.close(), server.close(), os.close(writer)",
+        ],
         """
         client.send(b"hello"); assert server.recv(10) == b"hello"
         assert other.recv(100) == b"waiting"
@@ -275,29 +288,66 @@ THINGS = {
         with pytest.raises(BlockingIOError): datagrams.recv(10)
         path.setblocking(False)
         with pytest.raises(BlockingIOError): path.accept()
+        letters.setblocking(False)
+        with pytest.raises(BlockingIOError): letters.recv(10)
         """,
+    ),
+    # What root's rights reach through a descriptor that only reads, or through none.
+    "machine": Thing(
+        """
+        import ctypes, fcntl, socket, struct
+        libc = ctypes.CDLL(None, use_errno=True)
+        def checked(result):
+            if result < 0:
+                raise OSError(ctypes.get_errno(), "refused")
+            os.close(result)
+        def set_flags(name):
+            with socket.socket(socket.AF_UNIX) as any_socket:
+                request = fcntl.ioctl(any_socket, 0x8913, struct.pack("16sh14x", name, 0))
+                fcntl.ioctl(any_socket, 0x8914, request)
+        relatime = ctypes.create_string_buffer(struct.pack("QQQQ", 0, 0, 0, 0))
+        """,
+        {},
+        [
+            "checked(libc.fanotify_init(4, 0))",
+            "checked(libc.vhangup())",
+            "set_flags(b'lo')",
+            "checked(libc.syscall(467, -100, b'/', 0, relatime, ctypes.c_size_t(32)))",
+            "checked(libc.syscall(442, -100, b'/', 0, relatime, ctypes.c_size_t(32)))",
+        ],
+        [],
+        "",
     ),
     "locks": Thing(
         """
-        import fcntl
+        import fcntl, struct, subprocess, sys
+        with open("leased", "w") as file: file.write("text")
         flocked = open("flock", "w"); fcntl.flock(flocked, fcntl.LOCK_EX)
         locked = open("lockf", "w"); fcntl.lockf(locked, fcntl.LOCK_EX)
         free = open("free", "w+")
         """,
         {},
-        ["fcntl.lockf(locked, fcntl.LOCK_EX)"],
+        ["fcntl.lockf(locked, fcntl.LOCK_EX)", "fcntl.fcntl(open('leased'), fcntl.F_SETLEASE, fcntl.F_RDLCK)"],
         [
             "with pytest.raises(BlockingIOError): fcntl.flock(flocked, fcntl.LOCK_EX | fcntl.LOCK_NB)",
             "fcntl.flock(flocked, fcntl.LOCK_UN); fcntl.lockf(locked, fcntl.LOCK_UN)",
             "flocked.close(), locked.close()",
             "fcntl.flock(free, fcntl.LOCK_EX); fcntl.lockf(free, fcntl.LOCK_SH)",
+            "fcntl.fcntl(free, 37, struct.pack('hhqqi4x', fcntl.F_RDLCK, 0, 0, 0, 0))",
+            f"held = {HOLDS_A_LOCK}; held.stdout.readline()",
+            f"kept = {HOLDS_A_LOCK.replace('Popen(', 'Popen(start_new_session=True, args=')}; kept.stdout.readline()",
         ],
         """
         import subprocess, sys
         code = "import fcntl, sys; fcntl.{0}(open('{0}', 'w'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
         for name in ("flock", "lockf"):
             assert subprocess.run([sys.executable, "-c", code.format(name)], stderr=subprocess.DEVNULL).returncode
-        fcntl.flock(free, fcntl.LOCK_EX | fcntl.LOCK_NB); fcntl.lockf(free, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # A program that is killed gives up its lock a moment later.
+        import signal
+        signal.alarm(60)
+        fcntl.flock(free, fcntl.LOCK_EX); fcntl.lockf(free, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        signal.alarm(0)
+        open("leased", "w").close()
         """,
     ),
 }

@@ -49,8 +49,17 @@ pub(super) fn doing(process: Process) -> Doing {
     }
 }
 
-/// Kills a process, and never another that has its pid now. One that is gone is as good as killed.
+/// Kills a process with its group if it leads one, and never another that has its pid now. One that is gone is as good as killed.
 pub(super) fn kill(process: Process) -> io::Result<()> {
+    if let Some(pid) = Pid::from_raw(process.pid)
+        && rustix::process::getpgid(Some(pid)) == Ok(pid)
+        && doing(process) != Doing::Ended
+    {
+        match rustix::process::kill_process_group(pid, rustix::process::Signal::KILL) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
     signal(process, rustix::process::Signal::KILL)
 }
 

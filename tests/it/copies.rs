@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::{
     look::{inspect, look},
     sealed::open_sealed,
-    support::{Client, Home, PATIENCE, POSTGRES, on_newest_python, pytest_python, skip},
+    support::{Client, Home, PATIENCE, POSTGRES, Watched, on_newest_python, pytest_python, skip},
 };
 
 const WHY: &str = "this is a frozen copy of the failed test";
@@ -199,6 +199,26 @@ fn a_frozen_failure_has_no_connection_to_postgresql_and_makes_none() {
         waiting.refuses(code);
     }
     waiting.answers("connection.socket.close() or 1", "1");
+    waiting.finish();
+}
+
+#[test]
+fn programs_that_a_frozen_failure_started_end_with_it() {
+    let test = "programs_that_a_frozen_failure_started_end_with_it";
+    let Some(mut waiting) = Waiting::start(test, "import subprocess", "") else { return };
+    let mut started = |options: &str| {
+        let code = format!("subprocess.Popen(['sleep', '600'], stdout=subprocess.DEVNULL{options}).pid");
+        let report = waiting.execute(&code);
+        let pid = report["result"].as_str().and_then(|pid| pid.parse().ok());
+        Watched::new(pid.unwrap_or_else(|| panic!("{report}")))
+    };
+    let programs = [started(""), started(", start_new_session=True"), started(", preexec_fn=os.setpgrp")];
+    assert!(programs.iter().all(Watched::is_alive), "a call leaves them running");
+    let target = waiting.target.clone();
+    waiting.client.call("close_session", &json!({"target": target}));
+    for program in &programs {
+        program.assert_ends();
+    }
     waiting.finish();
 }
 
