@@ -147,7 +147,7 @@ impl Live {
         self.standing.settle(members, self.group.as_deref());
     }
 
-    /// Why the worker that was found dead was ended, if it was us or the kernel on our behalf.
+    /// Why a process of the session was ended, if it was us or the kernel on our behalf. The worker may be alive.
     pub(super) fn take_ended_for(&mut self, info: &Info, parts: &Parts) -> Option<String> {
         let out_of_memory = self.group.as_ref().is_some_and(|group| group.was_out_of_memory());
         let memory = || {

@@ -481,6 +481,32 @@ fn who_takes_more_memory_than_is_his_is_ended_and_told() {
     });
 }
 
+#[test]
+fn a_limit_is_named_for_what_it_ended_and_for_nothing_else() {
+    on_newest_python(async |core| {
+        let test = "a_limit_is_named_for_what_it_ended_and_for_nothing_else";
+        let Some(session) = open(core, test, options(core, json!({"memory_mb": 200}))).await else { return };
+        let code = "import os, subprocess, sys\n\
+                    hoard = 'import time; hoard = [bytes([1]) * (10 << 20) for _ in range(40)]; time.sleep(60)'\n\
+                    subprocess.run([sys.executable, '-c', hoard]).returncode";
+        let report = session.run(code).await;
+        assert_eq!(report.result.as_deref(), Some("-9"), "{report:#?}");
+        let killed = |note: &String| {
+            note.starts_with("a process of this session was killed because the session used") && note.contains("200 MB")
+        };
+        assert!(report.notes.iter().any(killed), "{report:#?}");
+        // What comes later has reasons of its own.
+        for (code, expected) in [
+            ("os._exit(3)", "the worker exited with code 3"),
+            ("os.kill(os.getpid(), 9)", "the worker was killed by SIGKILL"),
+        ] {
+            let report = session.run(&format!("import os; {code}")).await;
+            assert!(!report.notes.iter().any(killed), "{report:#?}");
+            assert_eq!(report.error.map(|error| error.message).as_deref(), Some(expected));
+        }
+    });
+}
+
 /// Frozen copies are counted as the session's, and each page that is written to exists once more in every one of them.
 #[test]
 fn checkpoints_fit_into_the_memory_of_a_sandbox() {

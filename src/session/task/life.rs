@@ -215,10 +215,22 @@ impl Task {
         }
     }
 
-    /// What every answer says of a sandbox: what is not enforced, and whom it did not let through.
+    /// What every answer says of a sandbox: what is not enforced, whom it did not let through, and which limit ended a process.
     pub(super) fn sandbox_notes(&self) -> Vec<String> {
-        let missing = self.live.lock().expect("no panic while locked").missing.as_deref().map(truth::not_whole);
-        missing.into_iter().chain(self.take_refused()).collect()
+        let (missing, passed) = {
+            let mut live = self.live.lock().expect("no panic while locked");
+            (live.missing.as_deref().map(truth::not_whole), live.take_ended_for(&self.info, &self.parts))
+        };
+        let ended = passed.map(|reason| format!("a process of this session was killed because {reason}"));
+        missing.into_iter().chain(ended).chain(self.take_refused()).collect()
+    }
+
+    /// Why the worker was killed, if that was because of a limit of its sandbox. A worker that exited was not.
+    fn take_ended_for(&self, status: Option<i32>) -> Option<String> {
+        if status.is_some_and(|status| libc::WIFEXITED(status)) {
+            return None;
+        }
+        self.live.lock().expect("no panic while locked").take_ended_for(&self.info, &self.parts)
     }
 
     /// Connections that were refused since this was last asked, which are written down.
@@ -306,9 +318,8 @@ impl Task {
                         None => None,
                     };
                     self.drain_output();
-                    let ended_for =
-                        || self.live.lock().expect("no panic while locked").take_ended_for(&self.info, &self.parts);
-                    let why = why.or_else(ended_for).or_else(|| self.why_signalled(status));
+                    // A limit may have ended the keeper as well.
+                    let why = self.take_ended_for(status).or(why).or_else(|| self.why_signalled(status));
                     let tail =
                         self.late.take().map(|late| late.capture.snapshot(2000, None).merged.text).unwrap_or_default();
                     let kills = self.parts.memory_kills.since();
@@ -326,12 +337,13 @@ impl Task {
             None => None,
         };
         self.drain_output();
-        let ended_for = || self.live.lock().expect("no panic while locked").take_ended_for(&self.info, &self.parts);
         let is_ours = self
             .running
             .as_ref()
             .is_some_and(|running| running.ladder.as_ref().is_some_and(|ladder| ladder.step == Step::Kill));
-        let why = why.or_else(ended_for).or_else(|| if is_ours { None } else { self.why_signalled(status) });
+        // A limit may have ended the keeper as well.
+        let why = self.take_ended_for(status).or(why);
+        let why = why.or_else(|| if is_ours { None } else { self.why_signalled(status) });
         let Some(running) = self.running.take() else {
             let what = death_message(status, why.as_deref(), self.parts.memory_kills.since(), "");
             self.idle_deaths += 1;
