@@ -359,27 +359,30 @@ impl Stdio {
                 }
                 true
             }
-            JsonRpcMessage::Notification(notification) => {
-                if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
-                    && let Some(id) = &cancelled.params.request_id
-                {
-                    self.shared.answered(id);
+            // Before the client has introduced itself rmcp takes a notification for a breach of protocol and ends. It starts a task
+            // for each, so only those that mean something to the server are passed on.
+            JsonRpcMessage::Notification(notification) => match &notification.notification {
+                ClientNotification::CancelledNotification(cancelled) => {
+                    let id = cancelled.params.request_id.as_ref();
+                    id.is_some_and(|id| self.shared.answered(id)) && self.introduced
                 }
-                // Before the client has introduced itself rmcp takes a notification for a breach of protocol and ends.
-                self.introduced
-            }
+                ClientNotification::InitializedNotification(_) => self.introduced,
+                _ => false,
+            },
             _ => self.introduced,
         }
     }
 }
 
 impl Shared {
-    fn answered(&self, id: &RequestId) {
-        self.pending.lock().expect("no panic while locked").remove(id);
+    /// Returns whether the request was unanswered until now.
+    fn answered(&self, id: &RequestId) -> bool {
+        let was_pending = self.pending.lock().expect("no panic while locked").remove(id);
         self.answers.notify_waiters();
         if let Some(slate) = &self.slate {
             slate.end(&id_text(id));
         }
+        was_pending
     }
 
     async fn write(&self, message: &ServerJsonRpcMessage) -> io::Result<()> {
@@ -444,6 +447,8 @@ impl Transport<RoleServer> for Stdio {
         loop {
             // Nor is it listened to.
             self.shared.backlog.until_read().await;
+            // Lines that came with one read must not keep the thread from everybody else.
+            tokio::task::coop::consume_budget().await;
             let Some(line) = self.line().await else {
                 self.gone.store(true, Ordering::Release);
                 self.last_answers().await;
@@ -528,6 +533,33 @@ mod tests {
         let found = slate::read_and_wipe(&reader).unwrap();
         assert_eq!(found.unanswered, ["1", "\"two\"", "3", "4"]);
         assert!(found.mid_line);
+    }
+
+    #[tokio::test]
+    async fn whoever_sends_many_lines_at_once_leaves_turns_to_others() {
+        const LINES: usize = 900;
+        let (input, mut client) = io::pipe().unwrap();
+        let (_answers, output) = io::pipe().unwrap();
+        let (stop, gone) = (CancellationToken::new(), Arc::new(AtomicBool::new(false)));
+        let origin = Origin { slate: None, resumed: true, mid_line: false, gone, stop };
+        let mut stdio = Stdio::new(input.into(), output.into(), origin).unwrap();
+        let flood = "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/roots/list_changed\"}\n".repeat(LINES);
+        assert!(flood.len() < 64 << 10, "it fits into a pipe");
+        client.write_all(flood.as_bytes()).unwrap();
+        client.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n").unwrap();
+        let turns = Arc::new(AtomicUsize::new(0));
+        let counted = turns.clone();
+        let other = tokio::spawn(async move {
+            loop {
+                counted.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+            }
+        });
+        let received = tokio::spawn(async move { stdio.receive().await }).await.unwrap();
+        other.abort();
+        assert!(matches!(received, Some(JsonRpcMessage::Request(_))), "what means nothing is not passed on");
+        // A task may do 128 things in a turn.
+        assert!(turns.load(Ordering::Relaxed) >= LINES / 128 - 1, "{turns:?}");
     }
 
     #[tokio::test]
