@@ -7,12 +7,11 @@ memory go back to where it began, and the others do not notice.
 from __future__ import annotations
 
 import linecache
-import sys
 import types
 from typing import Any, NamedTuple
 
 from . import classes, errors, pickling, unwind, users_code
-from .snapshot_file import FOOT_BYTES, Contents, TooBig, Variable, WriteFailed, Writer
+from .snapshot_file import FOOT_BYTES, PYTHON, Contents, TooBig, Variable, WriteFailed, Writer
 
 MAX_NAMES_KEPT = 1000
 _ROOM_PER_VARIABLE = 400
@@ -168,7 +167,7 @@ class _Recorder:
 
     def finish(self, not_saved: dict[str, str], limit: int | None) -> Written:
         kept = [{"name": name, "reason": why} for name, why in list(not_saved.items())[:MAX_NAMES_KEPT]]
-        python = ".".join(map(str, sys.version_info[:3]))
+        python = ".".join(map(str, PYTHON))
         contents = Contents(python, pickling.MAGIC, self._variables, kept, self._sources())
         self._writer.finish(contents, limit)
         return Written(contents, self._writer.size, _shared_memory(self._arrays, self._own))

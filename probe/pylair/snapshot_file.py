@@ -10,12 +10,13 @@ It is written from front to back, and only one that has its end is read. Numbers
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import struct
 import sys
 from typing import Any, NamedTuple
+
+from . import wire
 
 try:
     from zlib import crc32
@@ -23,6 +24,8 @@ except ImportError:
     from binascii import crc32  # type: ignore[assignment]
 
 FORMAT = 1
+# Noted before a program can replace it.
+PYTHON = tuple(sys.version_info[:3])
 _BEGIN = b"pylair session\r\n"
 _HEAD = struct.Struct(">16sHBB")
 _FOOT = struct.Struct(">QI8s")
@@ -75,7 +78,7 @@ class Writer:
         self._crc = 0
         self.captured: bytearray | None = None
         self.rewind((0, 0))
-        self.write(_HEAD.pack(_BEGIN, FORMAT, *sys.version_info[:2]))
+        self.write(_HEAD.pack(_BEGIN, FORMAT, *PYTHON[:2]))
 
     def write(self, data: Any) -> int:
         view = data.raw() if isinstance(data, pickle.PickleBuffer) else memoryview(data)
@@ -115,7 +118,7 @@ class Writer:
         """Writes the end. Sources are left out where there is no room for them."""
         offset = self.size
         for each in (contents, contents._replace(sources={}), contents._replace(sources={}, not_saved=[])):
-            text = json.dumps(each._asdict()).encode("ascii")
+            text = wire.encode_exactly(each._asdict())
             if limit is None or offset + len(text) + _FOOT.size <= limit:
                 break
         else:
@@ -157,7 +160,7 @@ def _read_contents(fd: int, size: int) -> Contents:
         at += len(chunk)
     if crc != expected or not _HEAD.size <= offset <= body:
         raise Unreadable("the file of saved variables is damaged: its checksum is wrong")
-    fields = json.loads(_pread_all(fd, body - offset, offset))
+    fields = wire.decode_exactly(_pread_all(fd, body - offset, offset))
     variables = [Variable(*row) for row in fields.pop("variables")]
     return Contents(variables=variables, **fields)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import builtins
 import gc
-import json
 import os
 import resource
 import select
@@ -111,7 +110,7 @@ class _Listening:
                 return
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
-                self._take_down(json.loads(line))
+                self._take_down(wire.decode_exactly(line))
 
     def _take_down(self, said: dict[str, Any]) -> None:
         if "at" in said:
@@ -158,7 +157,7 @@ def _live_and_die(fd: int, reads: int | None, cells: Any, writing: int, seconds:
 
 def _judge(fd: int, cells: Any, writing: int) -> None:
     def say(**said: Any) -> None:
-        wire.write_all(writing, json.dumps(said).encode("ascii") + b"\n")
+        wire.write_all(writing, wire.encode_exactly(said) + b"\n")
 
     namespace = cells.namespace
     contents = read_contents(fd)

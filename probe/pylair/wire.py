@@ -102,7 +102,7 @@ def _refuse_constant(text: str) -> Any:
     raise ValueError(f"{text} is not JSON")
 
 
-def _make_encode() -> Any:
+def _make_encode(surrogates: str = "strict") -> Any:
     """`JSONEncoder.encode` builds its C encoder anew for every call, half the cost of a small frame: build it once."""
     slow = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_refuse).encode
     try:
@@ -111,12 +111,14 @@ def _make_encode() -> Any:
         if "".join(fast({"é\n": [1, None]}, 0)) != '{"é\\n":[1,null]}':
             raise ValueError
     except (TypeError, ValueError, AttributeError):
-        return lambda value: slow(value).encode("utf-8")
+        return lambda value: slow(value).encode("utf-8", surrogates)
     join = "".join
-    return lambda value: join(fast(value, 0)).encode("utf-8")
+    return lambda value: join(fast(value, 0)).encode("utf-8", surrogates)
 
 
 _encode = _make_encode()
+# What JSON can carry, with lone surrogates as they are.
+encode_exactly = _make_encode("surrogatepass")
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 _scan = _DECODER.scan_once  # type: ignore[attr-defined]
 
@@ -141,6 +143,11 @@ def encode_frame(header: Header, blob: bytes = b"") -> bytes:
     if len(text) > MAX_HEADER_BYTES:
         raise TooLong(f"the answer has {len(text)} bytes of names and texts, over the limit of {MAX_HEADER_BYTES}")
     return b"".join((len(text).to_bytes(4, "big"), text, blob))
+
+
+def decode_exactly(text: bytes) -> Any:
+    """What `encode_exactly` was given, or any other JSON."""
+    return _scan(text.decode("utf-8", "surrogatepass"), 0)[0]
 
 
 def decode_header(text: bytes) -> Header:

@@ -10,7 +10,22 @@ import os
 import socket
 from typing import Any
 
-from . import activate, at_fork, checkpoint, descriptors, errors, imported, look, packages, paths, throwaway, tracing, unwind, wire
+from . import (
+    activate,
+    at_fork,
+    checkpoint,
+    descriptors,
+    errors,
+    imported,
+    look,
+    packages,
+    paths,
+    snapshot,
+    throwaway,
+    tracing,
+    unwind,
+    wire,
+)
 from .checkpoint import Checkpoints
 from .execute import Cells
 from .output import Output
@@ -244,9 +259,6 @@ class Worker:
         return {"refused": f"this probe does not know the operation {operation!r}"}
 
     def _snapshot(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        # Few sessions are ever saved; the others do without these modules.
-        from . import snapshot
-
         try:
             return snapshot.answer(request, self.cells, self.side_door)
         except BaseException as error:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
-from host import Datagram, Frozen, Session
+from host import Datagram, Frozen, Session, send
 
 _FIRST, *_CELLS = (Path(__file__).parent / "hostile.cells").read_text().split("\n== ")[1:]
 # Classes that raise from whatever they are asked, for the cells that use one.
@@ -61,6 +62,34 @@ def is_copied(session: Session) -> None:
     frozen.drop()
 
 
+def is_saved(session: Session) -> None:
+    with tempfile.TemporaryFile() as file:
+        send(session.control, {"op": "file"}, (file.fileno(),))
+        session.request("save")
+        done = session.reply()
+        assert "refused" not in done, done
+        saved = json.loads(session.blob)
+        assert "kept" in [row["name"] for row in saved["saved"]], saved
+
+
+# What a save needs is there before the program is, so none of these loses the variables of a session that is stopped.
+SPOILERS = {
+    "import hook": "import sys; sys.meta_path.insert(0, type('Hook', (), {'find_spec': lambda *_, **__: 1 / 0})())",
+    "import": "import builtins; builtins.__import__ = lambda *_, **__: 1 / 0",
+    "no paths": "import sys; sys.path[:] = []; sys.meta_path[:] = []; sys.path_hooks[:] = []",
+    "no modules": "import sys; sys.modules.clear()",
+    "builtins": "import builtins; vars(builtins).update(dict.fromkeys(('isinstance', 'len', 'type', 'repr', 'open', 'compile', 'exec')))",
+    "sys": "import sys; sys.version_info = sys.flags = sys.platform = sys.intern = None",
+    "no frames": "import sys; sys._getframe = sys.exc_info = None",
+}
+
+
+@pytest.mark.parametrize("name", SPOILERS)
+def test_variables_are_saved_after(bounded: Session, name: str) -> None:
+    assert bounded.execute(SPOILERS[name])["outcome"] == "ok"
+    is_saved(bounded)
+
+
 @pytest.mark.parametrize("name", CELLS)
 def test_a_worker_survives(bounded: Session, name: str) -> None:
     before = bounded.checkpoint("before")
@@ -85,4 +114,5 @@ names.update(dict.fromkeys([n for n, v in names.items() if callable(v) and not n
     assert bounded.execute(code)["outcome"] == "ok"
     answers(bounded, False)
     assert "kept" in json.dumps(bounded.look("inspect"))
+    is_saved(bounded)
     is_copied(bounded)
