@@ -36,6 +36,8 @@ const MAX_ENV_BYTES: usize = 512 << 10;
 const NAMED_IDLE: usize = 10;
 /// How many closed sessions are remembered, to tell an expired handle from a wrong one.
 const REMEMBERED: usize = 500;
+/// Maximum time that the answer about a new session waits for the disk.
+const WRITTEN_WITHIN: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Default)]
 pub(super) struct Registry {
@@ -312,6 +314,7 @@ impl Sessions {
         self.keep(&info).await?;
         self.add(&session, None);
         drop(reservation);
+        self.until_known().await;
         if !is_named && caller.may(Scope::Admin) {
             session.note_unused_environment().await;
         }
@@ -429,7 +432,18 @@ impl Sessions {
         let session = task::start(info, self.parts.clone(), task::Seed::Branch(Box::new(branched)), |_| {}).await?;
         self.add(&session, Some((original.info.handle.to_string(), cell)));
         drop(reservation);
+        self.until_known().await;
         Ok(session)
+    }
+
+    /// Waits until the sessions that are open are written down: whoever was told of one can be told that it is gone, if this daemon is
+    /// killed now. A disk that is full or slow keeps nobody from opening one.
+    async fn until_known(&self) {
+        match tokio::time::timeout(WRITTEN_WITHIN, self.parts.journal.flush()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "an opened session is not written down"),
+            Err(_) => tracing::debug!("an opened session is not written down yet"),
+        }
     }
 
     fn add(&self, session: &Session, branch: Option<(String, u64)>) {

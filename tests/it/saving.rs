@@ -317,6 +317,12 @@ fn a_daemon_names_the_sessions_of_one_that_was_killed() {
     assert!(history.to_string().contains("x = 1"), "what was run is still known: {history}");
     let failure = client.failure("execute", &json!({"code": "x", "target": "never"}));
     assert_eq!(failure["kind"], "unknown_session", "{failure}");
+    // Also a session that was opened a moment before, which is all that is known of it.
+    client.data("open_session", &json!({"name": "short"}));
+    crate::support::kill(home.daemon_pid(), rustix::process::Signal::KILL);
+    let failure = client.failure("execute", &json!({"code": "x", "target": "short"}));
+    assert_eq!(failure["kind"], "closed_session", "{failure}");
+    assert!(failure["message"].to_string().contains("no cell was recorded"), "{failure}");
 }
 
 #[test]
