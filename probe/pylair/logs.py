@@ -1,62 +1,61 @@
 """The log records of an app: the last of them, kept by a record factory that is chained in front of the app's own. Runs in the app.
 
 No level, handler or configuration is touched, so the app logs exactly as before. The factory runs on whatever thread logs, perhaps in a
-signal handler, so it takes no lock. What the app's own code would have to say about an argument is asked when the record is made, where the
-app's handlers ask it too; messages of plain values are put together only when they are read.
+signal handler, so it waits for no lock. It runs none of the app's code and keeps none of its objects: `log_text` says what is kept in their
+place. Messages are put together when they are read. The ring is bounded by number and by bytes.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-import threading
 import time
 from collections import deque
 from typing import Any, Callable, Iterable, NamedTuple
 
-from . import errors, paths
+from . import errors, log_text, paths
+from .log_text import Kept
 from .paths import Refused
 from .plain_threads import allocate_lock
 
 RING = 5000
+MAX_BYTES = 4 << 20
+# What a record takes beside its message.
+_ENTRY_BYTES = 400
 MAX_LIMIT = 500
 DEFAULT_LIMIT = 200
 MAX_WAIT_SECONDS = 30.0
-MAX_MESSAGE_CHARS = 16 << 10
-_MAX_PLAIN_CHARS = 2000
 _MAX_NAME_CHARS = 200
 _MAX_NOTED = 8
 # A record with a smaller number may still be on its way when a thread was stopped between taking the number and storing it.
 _SETTLED_SECONDS = 0.2
-
-_PLAIN = frozenset((str, int, float, bool, type(None)))
+_STOP_SECONDS = 0.5
+_NAMED_ONLY = (
+    "arguments such as <Point object> stand for objects of the app's: they were not asked for their text, which would run the app's code; "
+    "inspect shows objects that are still there"
+)
 
 
 class Entry(NamedTuple):
-    """A record. Without `args` the message is whole."""
+    """A record."""
 
     id: int
     ts: float
     level_number: int
     level: str
     logger: str
-    message: str
-    args: Any
-
-    def text(self) -> str:
-        if self.args is None:
-            return self.message
-        try:
-            return _cut(self.message % self.args)
-        except Exception as error:
-            return _cut(f"{self.message!r} % {self.args!r} (which cannot be formatted: {errors.message(error)})")
+    kept: Kept
 
 
 class Logs:
     """The ring and its readers."""
 
     def __init__(self) -> None:
-        self._ring: deque[Entry] = deque(maxlen=RING)
+        self._ring: deque[Entry] = deque()
+        self._bytes = 0
+        # Records that are not in the ring yet, and the lock of whoever puts them there.
+        self._arrived: deque[Entry] = deque()
+        self._arranging = allocate_lock()
         self._numbers = itertools.count(1)
         self._factory: _Factory | None = None
         # Locks of readers that wait, with the least level and the part of a logger's name that each waits for.
@@ -88,28 +87,51 @@ class Logs:
             factory.active = False
             if logging.getLogRecordFactory() is factory:
                 logging.setLogRecordFactory(factory.next)
+        # A signal handler that stops us may have interrupted whoever has it.
+        arranged = self._arranging.acquire(True, _STOP_SECONDS)
+        self._arrived.clear()
         self._ring.clear()
+        self._bytes = 0
+        if arranged:
+            self._arranging.release()
         for lock, _, _ in list(self._waiting):
             _wake(lock)
 
     def forked(self) -> None:
-        """In a child process: nobody waits here."""
+        """In a child process: nobody waits here, and the thread that arranged the ring may not be there."""
         self._waiting = []
+        self._arranging = allocate_lock()
+        self._bytes = sum(map(_bytes_of, self._ring))
 
     def keep(self, record: Any) -> None:
         """Called with each record that was made. Raises nothing of its own."""
         fields = record.__dict__
-        message, args = _message(record, fields)
+        kept = log_text.keep(record, fields)
         level = fields.get("levelno")
         level = level if type(level) is int else 0
-        created, name = fields.get("created"), fields.get("name")
+        created, name = fields.get("created"), _short(fields.get("name"))
         moment = created if type(created) is float else time.time()
-        self._ring.append(Entry(next(self._numbers), moment, level, fields.get("levelname"), name, message, args))
+        self._arrived.append(Entry(next(self._numbers), moment, level, _short(fields.get("levelname")), name, kept))
+        self._arrange()
         if self._waiting:
             for lock, least, part in list(self._waiting):
                 # Each reader that is woken looks through the ring, which takes time from an app that logs much.
-                if level >= least and (not part or (type(name) is str and part in name)):
+                if level >= least and (not part or part in name):
                     _wake(lock)
+
+    def _arrange(self) -> None:
+        """Moves what has arrived into the ring, unless another thread is at it, which then takes this one's too. An interrupted thread may
+        be the one, so nobody waits."""
+        while self._arrived and self._arranging.acquire(False):
+            try:
+                while self._arrived:
+                    entry = self._arrived.popleft()
+                    self._ring.append(entry)
+                    self._bytes += _bytes_of(entry)
+                    while len(self._ring) > RING or self._bytes > MAX_BYTES:
+                        self._bytes -= _bytes_of(self._ring.popleft())
+            finally:
+                self._arranging.release()
 
     def read(self, request: dict[str, Any]) -> dict[str, Any]:
         """The answer to `logs`; see docs/wire.md. Waits only if asked to."""
@@ -152,7 +174,7 @@ class Logs:
         """What is in the ring, in the order of the numbers, up to the first that is not there yet."""
         while True:
             try:
-                entries = sorted(self._ring, key=_number_of)
+                entries = sorted([*self._ring, *self._arrived], key=_number_of)
                 break
             except RuntimeError:
                 # A thread added one meanwhile.
@@ -178,10 +200,11 @@ class Logs:
         first, last = (page[0].id, page[-1].id) if page else (None, None)
         has_older = bool(found) and found[0].id < (first if first is not None else query.before or query.after + 1)
         has_newer = bool(found) and found[-1].id > (last if last is not None else max(query.after, (query.before or newest + 1) - 1))
+        sources: dict[str, list[str]] = {}
         answer = {
             "entries": [
-                {"id": entry.id, "ts": entry.ts, "level": _short(entry.level), "logger": _short(entry.logger), "message": entry.text()}
-                for entry in page
+                {"id": each.id, "ts": each.ts, "level": each.level, "logger": each.logger, "message": log_text.text_of(each.kept, sources)}
+                for each in page
             ],
             "count": len(page),
             "first_id": first,
@@ -195,7 +218,10 @@ class Logs:
         }
         if query.before is None and entries and 0 < query.after < entries[0].id - 1:
             lost = entries[0].id - 1 - query.after
-            answer["notes"].append(f"{errors.count(lost, 'record')} after {query.after} are gone: the last {RING} are kept")
+            kept = f"the last {RING} are kept, and {MAX_BYTES >> 20} MB of them at most"
+            answer["notes"].append(f"{errors.count(lost, 'record')} after {query.after} {'is' if lost == 1 else 'are'} gone: {kept}")
+        if any(log_text.needs_code(entry.kept) for entry in page):
+            answer["notes"].append(_NAMED_ONLY)
         return answer
 
 
@@ -224,70 +250,16 @@ def _number_of(entry: Entry) -> int:
     return entry.id
 
 
+def _bytes_of(entry: Entry) -> int:
+    return _ENTRY_BYTES + entry.kept.size
+
+
 def _wake(lock: Any) -> None:
     try:
         lock.release()
     except RuntimeError:
         # It was awake.
         pass
-
-
-_asking = threading.local()
-
-
-def _message(record: Any, fields: dict[str, Any]) -> tuple[str, Any]:
-    """The message, or its template and plain arguments."""
-    template, args = fields.get("msg"), fields.get("args")
-    behind = ""
-    if fields.get("exc_info") or fields.get("exc_text") or fields.get("stack_info"):
-        behind = _behind(fields)
-    if type(template) is str and type(record) is logging.LogRecord and not behind and len(template) <= _MAX_PLAIN_CHARS:
-        if not args:
-            return template, None
-        if type(args) is tuple and all(map(_is_plain, args)):
-            return template, args
-    if getattr(_asking, "now", False):
-        # An argument logs while it is asked for its text.
-        return _cut(template if type(template) is str else f"<{paths.type_name(type(template))} object>") + behind, None
-    _asking.now = True
-    try:
-        text = record.getMessage()
-        text = text if type(text) is str else str(text)
-    except Exception as error:
-        shown = template if type(template) is str else f"<{paths.type_name(type(template))} object>"
-        text = f"{shown} (its arguments could not be formatted: {errors.type_name(type(error))}: {errors.message(error)})"
-    finally:
-        _asking.now = False
-    return _cut(text) + behind, None
-
-
-def _is_plain(value: Any) -> bool:
-    kind = type(value)
-    if kind is str:
-        return len(value) <= _MAX_PLAIN_CHARS
-    return kind in _PLAIN and (kind is not int or value.bit_length() < _MAX_PLAIN_CHARS)
-
-
-def _behind(fields: dict[str, Any]) -> str:
-    """Traceback and stack, as a formatter puts them behind the message. The record's own cache is left to the app's formatters."""
-    parts = []
-    exception = fields.get("exc_info")
-    if type(exception) is tuple and len(exception) == 3 and exception[1] is not None:
-        import traceback
-
-        try:
-            parts.append("".join(traceback.format_exception(*exception)).rstrip("\n"))
-        except Exception as error:
-            parts.append(f"{errors.type_name(type(exception[1]))} (its traceback could not be rendered: {errors.message(error)})")
-    elif type(fields.get("exc_text")) is str:
-        parts.append(fields["exc_text"])
-    if type(fields.get("stack_info")) is str:
-        parts.append(fields["stack_info"])
-    return "".join("\n" + _cut(part) for part in parts)
-
-
-def _cut(text: str) -> str:
-    return errors.cut(text, MAX_MESSAGE_CHARS)
 
 
 def _short(name: Any) -> str:
@@ -313,7 +285,7 @@ class _Query:
         self.least = _least(self.level)
 
     def matches(self, entry: Entry) -> bool:
-        return entry.level_number >= self.least and (not self.logger or (type(entry.logger) is str and self.logger in entry.logger))
+        return entry.level_number >= self.least and (not self.logger or self.logger in entry.logger)
 
 
 def _number(request: dict[str, Any], name: str, default: int) -> int:

@@ -342,10 +342,15 @@ def _exception(text: _Text, value: Any, depth: int) -> None:
 
 def _datetime(text: _Text, value: Any, depth: int) -> None:
     zone = type(value).__dict__["tzinfo"].__get__(value)
-    if zone is None or paths.type_name(type(zone)) in ("datetime.timezone", "zoneinfo.ZoneInfo"):
+    if is_plain_zone(zone):
         text.put(repr(value))
     else:
         text.ask(value)
+
+
+def is_plain_zone(zone: Any) -> bool:
+    """Whether a time zone, or None, is one of the standard library's."""
+    return zone is None or paths.type_name(type(zone)) in ("datetime.timezone", "zoneinfo.ZoneInfo")
 
 
 def _named_tuple(text: _Text, value: Any, depth: int) -> None:

@@ -61,42 +61,155 @@ def test_filters(run):
 def test_the_ring_keeps_the_last_and_says_what_is_gone(run):
     app = run(QUIET + "for i in range(6000): logging.info('x')")
     assert logs(app, limit=1, after_id=10)["first_id"] == 1001
-    assert "990 records after 10 are gone: the last 5000 are kept" in logs(app, after_id=10)["notes"]
+    assert "990 records after 10 are gone: the last 5000 are kept, and 4 MB of them at most" in logs(app, after_id=10)["notes"]
+
+
+def test_the_ring_is_bounded_in_bytes(run):
+    app = run(
+        QUIET + "for i in range(5000): logging.info('%d %s', i, '\N{WINKING FACE}' * 8000)\napp.registered = {'ring': calls._logs._ring}"
+    )
+    held = app.execute("""
+        import sys
+        seen = {}
+        def weigh(value):
+            if id(value) not in seen:
+                seen[id(value)] = value
+                return sys.getsizeof(value) + (sum(map(weigh, value)) if isinstance(value, (tuple, list)) else 0)
+            return 0
+        len(ring), sum(map(weigh, ring)), ring[-1].id
+    """)
+    count, size, newest = eval(held.result)
+    assert 100 < count < 140 and newest == 5000
+    assert 3 << 20 < size <= 4 << 20
 
 
 def test_messages_are_whole(run):
     app = run(
         QUIET
         + """
-class Thing:
-    def __str__(self): return "a thing"
-class Bad:
-    def __str__(self): raise ValueError("no text")
-    __repr__ = __str__
+import datetime, decimal, enum, pathlib
 log = logging.getLogger("app")
 thing = [1]
+class Number(int): pass
+class Text(str): pass
+class Color(enum.IntEnum): RED = 1
 log.info("plain %s %d %.2f%%", "a", 1, 2.5)
-log.info("%s and %s", Thing(), thing); thing.append(2)
-log.info("%(a)s", {"a": 1})
+log.info("%s %r", thing, {"a": (1,)}); thing.append(2)
+log.info("%(a)s %(b)d", {"a": 1, "b": 2, "c": thing})
 log.info("100%")
-log.info(Thing())
-log.info("bad %s", Bad())
+log.info("%s", {"a": 1})
+log.info("%d %s %r", Number(3), Text("text"), Text("text"))
+log.info("%s %s", datetime.date(2026, 1, 2), pathlib.Path("/tmp"))
+log.info("%s %s", decimal.Decimal("1.50"), datetime.datetime(2026, 1, 2, tzinfo=datetime.timezone.utc))
+log.info("%s %r", ValueError("no"), KeyError("k"))
+log.info("%s %s", OSError(2, "No such file", "x"), Color.RED)
 log.info("too few %s %s", 1)
+log.info("%s of %999999999d", "all", 1)
 log.info("x" * 100_000)
 log.info("%s", "y" * 100_000)
+log.info("%d", 1 << 100_000)
+def inner(): {}["key"]
+def outer():
+    try:
+        inner()
+    except KeyError as error:
+        raise ValueError("bad") from error
 try:
-    1 / 0
-except ZeroDivisionError:
+    outer()
+except ValueError:
     log.exception("failed", stack_info=True)
 """
     )
     page = messages(logs(app))
-    assert page[:5] == ["plain a 1 2.50%", "a thing and [1]", "1", "100%", "a thing"]
-    assert page[5] == "bad %s (its arguments could not be formatted: ValueError: no text)"
-    assert page[6].startswith("'too few %s %s' % (1,) (which cannot be formatted")
-    assert all(len(message) < 20_000 and "characters left out" in message for message in page[7:9])
-    assert page[9].startswith("failed\nTraceback (most recent call last):\n")
-    assert "ZeroDivisionError: division by zero\nStack (most recent call last):" in page[9]
+    assert page[:6] == ["plain a 1 2.50%", "[1] {'a': (1,)}", "1 2", "100%", "{'a': 1}", "3 text 'text'"]
+    assert page[6:9] == ["2026-01-02 /tmp", "1.50 2026-01-02 00:00:00+00:00", "no KeyError('k')"]
+    assert page[9].startswith("[Errno 2] No such file: 'x' ") and "Color.RED" in page[9]
+    assert page[10].startswith("'too few %s %s' % (1,) (which cannot be formatted")
+    assert "a width in it is too large" in page[11]
+    assert all(len(message) < 20_000 and "characters left out" in message for message in page[12:14])
+    assert page[14] == "<an int of 100001 bits>"
+    assert page[15].startswith("failed\nTraceback (most recent call last):\n")
+    assert "KeyError: 'key'\n\nThe above exception was the direct cause of the following exception:\n\nTraceback" in page[15]
+    assert "in outer\n" in page[15] and "ValueError: bad\nStack (most recent call last):" in page[15]
+
+
+def test_a_traceback_has_its_lines_of_source(run, tmp_path):
+    (tmp_path / "shop.py").write_text("def sell():\n    raise ValueError('sold out')\n")
+    app = run(
+        QUIET
+        + f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+import shop
+try:
+    shop.sell()
+except ValueError:
+    logging.exception("failed")
+"""
+    )
+    assert messages(logs(app))[0].endswith("in sell\n    raise ValueError('sold out')\nValueError: sold out")
+
+
+NOSY = """
+asked = []
+class Nosy:
+    def __init__(self): self.name = "n"
+    def __str__(self): asked.append("str"); return "text"
+    __repr__ = __str__
+    def __int__(self): asked.append("int"); return 7
+    def __getattr__(self, name): asked.append(name); raise AttributeError(name)
+    def __bool__(self): asked.append("bool"); return True
+    def __len__(self): asked.append("len"); return 1
+    def __hash__(self): asked.append("hash"); return 1
+    def __eq__(self, other): asked.append("eq"); return True
+class NosyError(Exception):
+    def __str__(self): asked.append("str"); return "text"
+class NosyDict(dict):
+    def __getitem__(self, key): asked.append("getitem"); return 1
+    def __contains__(self, key): asked.append("contains"); return True
+class NosyRecord(logging.LogRecord):
+    def getMessage(self): asked.append("getMessage"); return "text"
+"""
+
+
+def test_no_code_of_the_app_runs_and_none_of_its_objects_is_kept(run):
+    app = run(
+        QUIET
+        + NOSY
+        + """
+import gc, weakref
+log = logging.getLogger("app")
+nosy = Nosy()
+log.info("%s %d", nosy, nosy)
+log.info(nosy)
+log.info("%s %s", [nosy], {"k": nosy})
+log.info("%(a)s", NosyDict(a=3))
+log.info("%s %r", NosyError("why"), NosyError(nosy))
+try:
+    raise NosyError("why")
+except NosyError:
+    log.exception("failed")
+logging.setLogRecordFactory(NosyRecord)
+calls._logs.install()
+log.info("own %s", nosy)
+gone = weakref.ref(nosy)
+del nosy
+gc.collect()
+app.registered = {"asked": asked, "gone": gone}
+"""
+    )
+    page = logs(app)
+    assert messages(page)[:5] == [
+        "<Nosy object> <Nosy object>",
+        "<Nosy object>",
+        "[<Nosy object>] {'k': <Nosy object>}",
+        "3",
+        "'why' NosyError(<Nosy object>)",
+    ]
+    assert messages(page)[5].endswith("NosyError: 'why'")
+    assert messages(page)[6] == "own <Nosy object>"
+    assert any("were not asked for their text" in note for note in page["notes"])
+    assert app.execute("asked, gone()").result == "([], None)"
 
 
 def test_the_app_logs_as_if_nobody_listened(run):
@@ -117,20 +230,6 @@ def test_the_app_logs_as_if_nobody_listened(run):
     )
     assert messages(logs(app, limit=2))[0] == "shown 1"
     assert app.ended() == ("WARNING shown 1\n30 0 1\n", "")
-
-
-def test_an_argument_that_logs_while_it_is_asked(run):
-    app = run(
-        QUIET
-        + """
-class Chatty:
-    def __str__(self):
-        logging.info("asked %s", self)
-        return "chatty"
-logging.info("%s", Chatty())
-"""
-    )
-    assert messages(logs(app)) == ["asked %s", "chatty"]
 
 
 def test_the_apps_own_factory_stays(run):

@@ -51,6 +51,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("listening", include_str!("../../probe/pylair/listening.py")),
     ("loader", include_str!("../../probe/pylair/loader.py")),
     ("locks", include_str!("../../probe/pylair/locks.py")),
+    ("log_text", include_str!("../../probe/pylair/log_text.py")),
     ("logs", include_str!("../../probe/pylair/logs.py")),
     ("look", include_str!("../../probe/pylair/look.py")),
     ("lost", include_str!("../../probe/pylair/lost.py")),
