@@ -96,9 +96,33 @@ class Call:
             return False
         if cell.awaits(self._body) or cell.awaits(self._last):
             work.coroutine = self._awaiting
+            work.named_loops = self._named_loops
         else:
             work.sync = self._plainly
         return True
+
+    def _named_loops(self) -> list[Any]:
+        """The event loops of objects that the code names, such as `main.queue`, found without running anything."""
+        import ast
+
+        found: dict[int, Any] = {}
+        for node in ast.walk(ast.parse(self.source)):
+            names: list[str] = []
+            while isinstance(node, ast.Attribute):
+                names.append(node.attr)
+                node = node.value
+            if not isinstance(node, ast.Name):
+                continue
+            value: Any = None
+            try:
+                value = paths.find_name(node.id, self._namespace)
+                for name in reversed(names):
+                    _note_loop(value, found)
+                    value = paths.attribute(value, name)
+            except Refused:
+                pass
+            _note_loop(value, found)
+        return list(found.values())
 
     def _plainly(self) -> str | None:
         if self._body is not None:
@@ -143,6 +167,15 @@ class Call:
         if isinstance(error, KeyboardInterrupt) and interrupted:
             done["outcome"] = "interrupted"
         done["error"] = errors.describe(error, self.name)
+
+
+def _note_loop(value: Any, found: dict[int, Any]) -> None:
+    for name in ("_loop", "loop"):
+        try:
+            loop = paths.attribute(value, name)
+        except Refused:
+            continue
+        found[id(loop)] = loop
 
 
 def _name(request: dict[str, Any], client: str) -> str:

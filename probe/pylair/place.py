@@ -1,5 +1,7 @@
 """Where a call's code runs in an app: by the app's invoker, on its event loop, or on the call's own thread.
 
+Code that awaits runs on the event loop that the app runs, whether the app named it or not: what it waits for is that loop's. Only where the
+app has none does it get a loop of its own, and what it bound to that is set free again.
 Called by calls.py on the call's own thread, which waits. Whatever the code does, nothing of it comes out where it ran: no exception, no
 exit, no interrupt may get into somebody else's main loop. Also how a call is interrupted: on our own thread by an exception set from
 outside, on a loop by cancelling its task; on the app's main thread only as long as it has not begun.
@@ -21,14 +23,12 @@ _LOOK_SECONDS = 1.0
 
 MAIN, LOOP, PROBE = "main", "loop", "probe"
 
-_OWN_LOOP_NOTE = (
-    "the code awaited on an event loop of its own, which ended with the call; "
-    "for the app's own loop it needs pylair.start(loop=asyncio.get_running_loop())"
-)
+_OWN_LOOP_NOTE = "no event loop runs in the app, so the code awaited on one of its own, which ended with the call"
 _THREAD_NOTE = (
-    "calls in this app run on a thread of the probe's; pylair.set_main_thread_invoker(…) or "
-    "pylair.start(loop=…) has them run on the app's main thread or event loop"
+    "calls in this app run on a thread of the probe's, those that await on the app's event loop if it runs one; "
+    "pylair.set_main_thread_invoker(…) or pylair.start(loop=…) has all of them run on the app's main thread or event loop"
 )
+_MAX_NAMED = 5
 
 
 class Work:
@@ -45,6 +45,10 @@ class Work:
         self.interrupts = 0
         self.finished = Event()
         self._begun = False
+        # Says whether there is still time to begin; None where nobody set a time.
+        self.begins: Callable[[], bool] | None = None
+        # Loops that objects belong to which the code names; asked where the app runs several.
+        self.named_loops: Callable[[], list[Any]] | None = None
         # Held for good from the end of code that runs on our own thread on: from then on nobody may set an exception there.
         self._ends = RLock()
         self._state = allocate_lock()
@@ -55,10 +59,13 @@ class Work:
         self.interrupt_main: Callable[[], None] | None = None
 
     def take(self) -> bool:
-        """Whether the caller of this is the one to run it. An invoker may call twice, or after it was given up."""
+        """Whether the caller of this is the one to run it. An invoker may call twice, or after it was given up, or too late."""
         with self._state:
             begun, self._begun = self._begun, True
-        return not begun
+        if begun or self.begins is None or self.begins():
+            return not begun
+        self.finished.set()
+        return False
 
     def on_their_thread(self, *_: Any) -> None:
         """For invokers and loops to call. Never raises, and returns nothing that an invoker could stumble over."""
@@ -173,7 +180,8 @@ class Work:
 
     def give_up(self, reason: str) -> None:
         """The probe leaves. What has not begun never will; what has goes on, and nobody waits for it."""
-        self.take()
+        with self._state:
+            self._begun = True
         self.error = self.error or Refused("stopped", reason)
         self.finished.set()
 
@@ -188,6 +196,9 @@ def run(app: Any, work: Work) -> None:
     """Runs the work where the app wants it, and returns when it has ended. Raises Refused when it could not be run."""
     loop, invoker = getattr(app, "loop", None), getattr(app, "invoker", None)
     if work.coroutine is not None:
+        if loop is None and getattr(app, "how", None) != "frozen":
+            # In the copy of a failure nobody runs the loop any more.
+            loop = _loop_of_app(work)
         if loop is None:
             work.notes.append(_OWN_LOOP_NOTE)
             _on_own_loop(work)
@@ -205,6 +216,13 @@ def run(app: Any, work: Work) -> None:
 def needs_note(app: Any) -> str | None:
     """What a client should be told once about where its calls run."""
     return _THREAD_NOTE if getattr(app, "invoker", None) is None and getattr(app, "loop", None) is None else None
+
+
+def waited_for(where: str) -> str:
+    """Why a call that was to run there has not begun."""
+    if where == MAIN:
+        return "the app's main thread invoker has not called it"
+    return "the app's event loop has not come to it" if where == LOOP else "the process had no time for it"
 
 
 def _by_invoker(work: Work, invoker: Callable[[Callable[[], None]], Any]) -> None:
@@ -244,6 +262,72 @@ def _problem(loop: Any) -> str | None:
     return None if loop.is_running() else "is not running"
 
 
+def _loop_of_app(work: Work) -> Any:
+    """The event loop that the app runs; None if there is none. Raises Refused when it is not clear which, or when it does not run now."""
+    if "asyncio" not in sys.modules:
+        return None
+    from . import tasks
+
+    loops = [loop for loop in tasks.loops() if id(loop.loop) not in _own_loops and not loop.loop.is_closed()]
+    running = [loop for loop in loops if loop.loop.is_running()]
+    if len(running) > 1 and work.named_loops is not None:
+        named = {id(loop) for loop in work.named_loops()}
+        running = [loop for loop in running if id(loop.loop) in named] or running
+    if len(running) == 1:
+        return running[0].loop
+    elsewhere = "awaiting on another loop would bind the app's objects to that; the code was not run"
+    if running:
+        names = "; ".join(loop.describe() for loop in running[:_MAX_NAMED]) + ("; …" if len(running) > _MAX_NAMED else "")
+        raise Refused(
+            "several_loops",
+            f"{len(running)} event loops run in this app and it is not clear which one the code is for: {names}. It was not run",
+            "name an object that belongs to the loop in the code that awaits, or without `await` have one run it: "
+            "asyncio.run_coroutine_threadsafe(COROUTINE, LOOP).result(30); pylair.start(loop=…) in the app chooses one for all calls",
+        )
+    waiting = [loop for loop in loops if loop.tasks]
+    if waiting:
+        raise Refused("loop_not_running", f"the app's event loop has tasks and does not run now, and {elsewhere}", "try again when it runs")
+    return None
+
+
+# Loops of calls that are running, with the objects that were bound to each.
+_own_loops: dict[int, list[Any]] = {}
+_own_lock = allocate_lock()
+_bind: Any = None
+
+
+def _watch_binding(loop: Any) -> None:
+    """Notes which locks, events and queues bind themselves to a loop of ours when somebody first waits for them, from Python 3.10 on."""
+    global _bind
+    kind = getattr(sys.modules.get("asyncio.mixins"), "_LoopBoundMixin", None)
+    with _own_lock:
+        _own_loops[id(loop)] = []
+        if _bind is not None or kind is None:
+            return
+        _bind = kind._get_loop
+
+    def bind(bound: Any, bind: Any = _bind) -> Any:
+        was_free = bound._loop is None
+        loop = bind(bound)
+        noted = _own_loops.get(id(loop))
+        if was_free and noted is not None:
+            noted.append(bound)
+        return loop
+
+    kind._get_loop = bind
+
+
+def _set_free(loop: Any) -> None:
+    """The loop is over: whatever was bound to it is as free as it was."""
+    global _bind
+    with _own_lock:
+        for bound in _own_loops.pop(id(loop), ()):
+            if bound._loop is loop:
+                bound._loop = None
+        if _bind is not None and not _own_loops:
+            sys.modules["asyncio.mixins"]._LoopBoundMixin._get_loop, _bind = _bind, None  # type: ignore[attr-defined]
+
+
 def _on_own_loop(work: Work) -> None:
     import asyncio
 
@@ -252,6 +336,7 @@ def _on_own_loop(work: Work) -> None:
     try:
         # Not `asyncio.run`: whatever its cleanup raises is no outcome of the code.
         loop = asyncio.new_event_loop()
+        _watch_binding(loop)
         try:
             work.begin_task(loop)
             if work._task is not None:
@@ -275,6 +360,8 @@ def _on_own_loop(work: Work) -> None:
     if loop is not None and not loop.is_closed() and not loop.is_running():
         # The interrupt came while it was being closed.
         loop.close()
+    if loop is not None:
+        _set_free(loop)
     work.finished.set()
 
 

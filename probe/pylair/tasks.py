@@ -10,9 +10,9 @@ import sys
 import threading
 import types
 from itertools import islice
-from typing import Any, Iterable
+from typing import Any, Iterable, NamedTuple
 
-from . import paths, preview, unwind, wire
+from . import errors, paths, preview, unwind, wire
 
 _MAX_THREADS = 500
 _MAX_FRAMES = 200
@@ -22,6 +22,7 @@ _MAX_VALUE_CHARS = 200
 _MAX_ALL_LOCALS = 20_000
 _MAX_LINKS = 200
 _TRIES = 100
+_MAX_NAMED = 5
 
 
 def stacks(with_locals: bool, loop: Any = None) -> dict[str, Any]:
@@ -56,6 +57,39 @@ def stacks_of_failure(entries: list[tuple[types.FrameType, int]], with_locals: b
     return found
 
 
+class Loop(NamedTuple):
+    """An event loop of the app's."""
+
+    loop: Any
+    thread: int | None
+    # Those that have not ended.
+    tasks: list[Any]
+
+    def describe(self) -> str:
+        """Where it runs, and what."""
+        where = (
+            f"on thread {_thread_names().get(self.thread) or self.thread}" if self.thread is not None else "on a thread that is not known"
+        )
+        names = sorted({_coroutine_name(_stored(task, "_coro")) for task in self.tasks})
+        shown = ", ".join(names[:_MAX_NAMED]) + (", …" if len(names) > _MAX_NAMED else "")
+        return f"{where} with {errors.count(len(self.tasks), 'task')}{f' ({shown})' if names else ''}"
+
+
+def loops() -> list[Loop]:
+    """The event loops that run, and those that have tasks."""
+    frames = sys._current_frames()
+    try:
+        running = _running_loops(frames)
+    finally:
+        frames.clear()
+    found = {id(loop): Loop(loop, thread, []) for loop, thread in running}
+    for task in _all_tasks([loop for loop, _ in running]):
+        loop = _stored(task, "_loop")
+        if _is_loop(loop):
+            found.setdefault(id(loop), Loop(loop, _stored(loop, "_thread_id"), [])).tasks.append(task)
+    return list(found.values())
+
+
 class _Reader:
     def __init__(self, with_locals: bool) -> None:
         self.with_locals = with_locals
@@ -66,7 +100,7 @@ class _Reader:
     def threads(self, frames: dict[int, types.FrameType]) -> list[dict[str, Any]]:
         """All threads but the probe's own, except those that run code for a caller. The main thread comes first."""
         asking = threading.get_ident()
-        names = {number: _thread_name(thread) for number, thread in list(threading._active.items())}  # type: ignore[attr-defined]
+        names = _thread_names()
         main = _main_thread()
         found = []
         for number in sorted(frames, key=lambda number: (number != main, number)):
@@ -193,6 +227,10 @@ def _is_call(frame: types.FrameType) -> bool:
     return frame.f_code.co_filename.startswith(unwind.CELL_PREFIXES)
 
 
+def _thread_names() -> dict[Any, str]:
+    return {number: _thread_name(thread) for number, thread in list(threading._active.items())}  # type: ignore[attr-defined]
+
+
 def _thread_name(thread: Any) -> str:
     name = (paths.instance_dict(thread) or {}).get("_name")
     return wire.clean(name[:_MAX_VALUE_CHARS]) if type(name) is str else ""
@@ -207,20 +245,32 @@ def _main_thread() -> int | None:
 
 
 def _loops(frames: dict[int, types.FrameType], loop: Any) -> list[Any]:
-    """The event loops that run: asyncio's own frames hold them, also those of loops that are written in C."""
+    """The event loops that run, and the one that was given."""
     found = {id(loop): loop} if loop is not None else {}
+    found.update((id(each), each) for each, _ in _running_loops(frames))
+    return list(found.values())
+
+
+def _running_loops(frames: dict[int, types.FrameType]) -> list[tuple[Any, int]]:
+    """The event loops that run, with their threads: asyncio's own frames hold them, also those of loops that are written in C, and so does
+    whoever runs a loop of his own making."""
+    found: dict[int, tuple[Any, int]] = {}
     if "asyncio" not in sys.modules:
-        return list(found.values())
-    for frame in frames.values():
+        return []
+    for thread, frame in frames.items():
         stack = _chain(frame)[0]
         for outer in stack:
-            file = outer.f_code.co_filename
-            if not outer.f_code.co_flags & _OPTIMIZED or ("asyncio" not in file and "uvloop" not in file):
+            code = outer.f_code
+            is_asyncio = "asyncio" in code.co_filename or "uvloop" in code.co_filename
+            if not code.co_flags & _OPTIMIZED or not (is_asyncio or "loop" in code.co_varnames):
                 continue
             held = _locals_of(outer, _is_traced(stack))
-            for value in (held.get("self"), held.get("loop"), _stored(held.get("self"), "_loop")):
+            values = [held.get("loop")]
+            if is_asyncio:
+                values += [held.get("self"), _stored(held.get("self"), "_loop")]
+            for value in values:
                 if _is_loop(value):
-                    found[id(value)] = value
+                    found.setdefault(id(value), (value, thread))
     return list(found.values())
 
 

@@ -268,10 +268,111 @@ def test_a_loop_that_does_not_run_is_told(run):
     assert app.execute("await asyncio.sleep(0)")["refused"] == "the app's event loop is closed"
 
 
+# An asyncio program that knows nothing of pylair. Its workers wait for the event, each in turn; `lines` says how that went.
+UNTOLD = """
+import asyncio, threading
+lines = []
+threads = {}
+event = asyncio.Event() if HOW == "import" else None
+async def wait_for_it():
+    while True:
+        await event.wait()
+        event.clear()
+        lines.append("woken")
+async def main():
+    global event
+    event = event or asyncio.Event()
+    threads["loop"] = threading.get_ident()
+    app.registered = {"event": event, "lines": lines, "threads": threads, "asyncio": asyncio}
+    await asyncio.get_running_loop().run_in_executor(None, began.set)
+    waiting = asyncio.ensure_future(wait_for_it())
+    await asyncio.get_running_loop().run_in_executor(None, wait)
+    waiting.cancel()
+    await asyncio.sleep(0)
+began = threading.Event()
+asyncio.run(main())
+print(lines)
+"""
+
+
+@pytest.mark.parametrize("how", ["import", "run"])
+def test_code_that_awaits_runs_on_the_loop_the_app_runs(run, version, how):
+    if how == "import" and version < (3, 10):
+        pytest.skip("such a program does not work by itself before Python 3.10")
+    app = run(f"HOW = {how!r}\n" + UNTOLD)
+    done = app.execute("import threading\nevent.set()\nawait asyncio.sleep(0)\nthreading.get_ident() == threads['loop']")
+    assert (done.result, done["ran_on"]) == ("True", "loop")
+    # The app's own object is waited for on the app's loop, and goes on to work there.
+    assert app.execute("await asyncio.wait_for(asyncio.shield(asyncio.ensure_future(asyncio.sleep(0, 7))), 5)").result == "7"
+    number = app.begin_execute("print('waits'); await event.wait(); 'seen'")
+    app.until_printed(number, "waits")
+    app.execute("await asyncio.sleep(0); event.set(); await asyncio.sleep(0)")
+    assert app.finish(number).result == "'seen'"
+    assert "['woken', 'woken']" in app.ended()[0]
+
+
+def test_a_loop_that_has_tasks_and_does_not_run_is_not_replaced(run):
+    app = run(
+        """
+        import asyncio
+        async def later(): await asyncio.sleep(3600)
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(later())
+        loop.run_until_complete(asyncio.sleep(0))
+        """
+    )
+    done = app.execute("import asyncio; await asyncio.sleep(0)")
+    assert done["kind"] == "loop_not_running" and "was not run" in done["refused"]
+    assert app.execute("1 + 1").result == "2"
+
+
+def test_where_several_loops_run_the_code_says_which_or_is_not_run(run):
+    app = run(
+        """
+        import asyncio, threading
+        class Part:
+            def __init__(self, name):
+                self.name = name
+                self.loop_thread = threading.Thread(target=self.run, name=name, daemon=True)
+                self.began = threading.Event()
+                self.loop_thread.start()
+                self.began.wait()
+            def run(self): asyncio.run(self.serve())
+            async def serve(self):
+                self.task = asyncio.ensure_future(asyncio.sleep(3600))
+                self.began.set()
+                await self.task
+        app.registered = {"asyncio": asyncio, "one": Part("one"), "two": Part("two"), "threading": threading}
+        """
+    )
+    done = app.execute("await asyncio.sleep(0)")
+    assert done["kind"] == "several_loops" and "It was not run" in done["refused"]
+    assert "on thread one with 2 tasks (Part.serve, sleep)" in done["refused"] and "on thread two" in done["refused"], done["refused"]
+    for name in ("one", "two"):
+        assert app.execute(f"await asyncio.wait([{name}.task], timeout=0); threading.current_thread().name").result == repr(name)
+    assert app.execute("await asyncio.wait([one.task, two.task], timeout=0)")["kind"] == "several_loops"
+
+
+def test_what_is_bound_to_a_loop_of_the_calls_own_is_free_afterwards(run, version):
+    if version < (3, 10):
+        pytest.skip("objects are bound when they are made there")
+    objects = "{'event': asyncio.Event(), 'queue': asyncio.Queue(), 'asyncio': asyncio}"
+    app = run(f"import asyncio\napp.registered = {objects}")
+    own = app.execute("asyncio.mixins._LoopBoundMixin._get_loop.__qualname__").result
+    for _ in range(2):
+        done = app.execute(
+            "tasks = [asyncio.ensure_future(waiting) for waiting in (event.wait(), queue.get())]\nawait asyncio.sleep(0)\n"
+            "event.set(); queue.put_nowait(5)\nawait asyncio.gather(*tasks)"
+        )
+        assert done.result == "[True, 5]"
+        assert app.execute("event.clear(); event._loop, queue._loop").result == "(None, None)"
+    assert app.execute("asyncio.mixins._LoopBoundMixin._get_loop.__qualname__").result == own
+
+
 def test_without_a_loop_of_the_apps_await_works_and_is_said(run):
     done = run().execute("import asyncio\nasync def f():\n    print('in it')\n    await asyncio.sleep(0)\n    return 5\nawait f()")
     assert (done.result, done["ran_on"], done.output()) == ("5", "probe", "in it\n")
-    assert any("pylair.start(loop=" in note for note in done["notes"])
+    assert any("no event loop runs in the app" in note for note in done["notes"])
 
 
 # What is printed.
