@@ -206,6 +206,14 @@ fn is_synchronized() -> bool {
     state >= 0 && state != libc::TIME_ERROR && status & libc::STA_UNSYNC == 0
 }
 
+/// Seconds of `CLOCK_MONOTONIC`, which is the same in all processes and Python's `time.monotonic()`.
+pub fn monotonic_s() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: it is written to a structure of ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0)).as_secs_f64()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

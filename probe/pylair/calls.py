@@ -142,11 +142,22 @@ class Calls:
 
     def _run(self, request: dict[str, Any], work: place.Work) -> None:
         key = id(work)
+        running = getattr(self._app, "running_calls", {}).get(request.get("call"))
+        work.begins = running.begin if running is not None else None
         self._running[key] = request, work
         try:
             place.run(self._app, work)
         finally:
             self._running.pop(key, None)
+
+    def withdraw(self, number: int) -> str:
+        """A call that has not begun never will. Returns what it was waiting for. On the I/O thread."""
+        where = place.PROBE
+        for asked, work in list(self._running.values()):
+            if asked.get("call") == number:
+                where = work.ran_on
+                work.give_up("its time is over")
+        return place.waited_for(where)
 
     def _run_quietly(self, request: dict[str, Any], send: Send, act: Callable[[], Any]) -> Any:
         """Runs something of the app's where its calls run. What it prints is the app's own affair."""

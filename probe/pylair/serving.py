@@ -31,24 +31,52 @@ _IMPORT_SECONDS = 1.0
 _FLUSH_SECONDS = 1.0
 _NO_DESCRIPTORS_SECONDS = 1.0
 _MAX_NAMES = 1000
+# What runs the app's code, and waits for the app to let it.
+_WAITING = ("execute", "screenshot", "inspect")
+# What costs nothing, is never too late, and ends what is.
+_ALWAYS = ("ping", "status", "interrupt", "detach")
 _READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
 # Those that a thread gets for what it did itself.
 _OWN_SIGNALS = (_signal.SIGSEGV, _signal.SIGBUS, _signal.SIGFPE, _signal.SIGILL, _signal.SIGABRT)
 
 
 class Running:
-    """A call that is running."""
+    """A call that has a thread. It either begins in time or is withdrawn and never begins."""
 
-    def __init__(self, call: int, op: str, client: Any, connection: Connection) -> None:
-        self.call = call
+    def __init__(self, request: dict[str, Any], op: str, connection: Connection) -> None:
+        self.request = request
+        self.call = request["id"]
         self.op = op
-        self.client = client
+        self.client = request.get("client")
         self.connection = connection
         self.since = time.monotonic()
+        self.begin_by = _begin_by(request)
         self.thread = 0
+        self.begun = op not in _WAITING or (op == "inspect" and not request.get("run"))
+        self.withdrawn = False
+        # Somebody came to begin it after its time.
+        self.is_late = False
+        self._lock = allocate_lock()
+
+    def begin(self) -> bool:
+        """Whether it may begin now."""
+        with self._lock:
+            if not self.begun and self.begin_by is not None and time.monotonic() >= self.begin_by:
+                self.is_late = True
+            self.begun = self.begun or not (self.is_late or self.withdrawn)
+            return self.begun
+
+    def withdraw(self) -> bool:
+        """Whether it had not begun, and now never will."""
+        with self._lock:
+            if self.begun or self.withdrawn:
+                return False
+            self.withdrawn = True
+            return True
 
     def describe(self) -> dict[str, Any]:
-        return {"call": self.call, "op": self.op, "seconds": round(time.monotonic() - self.since, 3), "client": self.client}
+        seconds = round(time.monotonic() - self.since, 3)
+        return {"call": self.call, "op": self.op, "seconds": seconds, "client": self.client, "begun": self.begun}
 
 
 class Server:
@@ -305,6 +333,13 @@ class Server:
             if mask != connection.mask:
                 self._poll.register(connection.fd, mask)
                 connection.mask = mask
+        for key, running in list(self.app.running_calls.items()):
+            if running.begin_by is None or running.begun or running.withdrawn:
+                continue
+            if running.begin_by <= now:
+                self._withdraw(key, running)
+            else:
+                deadlines.append(running.begin_by)
         if self._accept_again is not None:
             if self._accept_again <= now:
                 self._accept_again = None
@@ -390,6 +425,11 @@ class Server:
         number, op = request.get("id"), request.get("op")
         if type(number) is not int or type(op) is not str:
             raise wire.Garbage("a request has a number and says what to do")
+        by = _begin_by(request)
+        if op not in _ALWAYS and by is not None and time.monotonic() >= by:
+            # This process was busy or stopped meanwhile; whoever asked has been told that the answer will not come.
+            self._answer(connection, request, _not_begun("the process had no time for it"))
+            return
         if op == "ping":
             self._answer(connection, request, {"ok": True})
         elif op == "status":
@@ -421,7 +461,7 @@ class Server:
             "clients": self.n_clients(),
             "commands": app.n_commands,
             "last_command_at": app.last_command_time or None,
-            "running": [running.describe() for running in list(app.running_calls.values())],
+            "running": [running.describe() for running in list(app.running_calls.values()) if not running.withdrawn],
             "registered": sorted(list(app.registered))[:_MAX_NAMES],
         }
 
@@ -464,12 +504,17 @@ class Server:
         self._calls += 1
         # Calls of two connections may have the same id.
         key = request["call"] = self._calls
-        app.running_calls[key] = Running(request["id"], op, request.get("client"), connection)
+        app.running_calls[key] = Running(request, op, connection)
         try:
             start_new_thread(self._run_call, (key, connection, request, blob))
         except RuntimeError as error:
             app.running_calls.pop(key, None)
             self._answer(connection, request, {"refused": f"the app can start no more threads: {error}", "kind": "busy"})
+
+    def _withdraw(self, key: int, running: Running) -> None:
+        """A call whose time is over before it began. Its own thread may be waiting for the app, so it is answered here."""
+        if running.withdraw():
+            self._answer(running.connection, running.request, _not_begun(self.app.calls.withdraw(key)))
 
     def _name_call(self, connection: Connection, request: dict[str, Any]) -> None:
         """Replaces the id of a call by the number that `calls` knows it by: this connection's call, else one of another that ended."""
@@ -483,6 +528,7 @@ class Server:
         app = self.app
         # After a fork or a new start these are of another server.
         running = app.running_calls
+        call = running[key]
         header = {"ch": request.get("ch", 1), "id": request["id"]}
 
         def send(event: dict[str, Any], blob: bytes = b"") -> None:
@@ -490,14 +536,17 @@ class Server:
 
         try:
             _signal.pthread_sigmask(_signal.SIG_SETMASK, self._signals)
-            running[key].thread = get_ident()
+            call.thread = get_ident()
             set_name(f"pylair-call-{request['id']}")
             answer = app.calls.answer(request, blob, send)
         except BaseException as error:
             answer = ({"refused": f"pylair failed: {error!r}", "kind": "failed"}, b"")
         running.pop(key, None)
         try:
-            self._answer(connection, request, *answer)
+            if call.is_late and call.withdraw():
+                self._answer(connection, request, _not_begun("it was its turn too late"))
+            elif not call.withdrawn:
+                self._answer(connection, request, *answer)
         except Exception:
             pass
         forget_name()
@@ -509,6 +558,16 @@ class Server:
             listener.detach()
         self._connections, self._listeners = {}, {}
         self._wake_read = self._wake_write = -1
+
+
+def _begin_by(request: dict[str, Any]) -> float | None:
+    """When a request is too late to be begun, on the clock that all processes of the machine share."""
+    by = request.get("begin_by")
+    return float(by) if type(by) is float or type(by) is int else None
+
+
+def _not_begun(why: str) -> dict[str, Any]:
+    return {"refused": f"the call did not begin in its time and will not: {why}", "kind": "not_begun"}
 
 
 def _is_importing(running: Running) -> bool:

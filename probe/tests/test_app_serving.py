@@ -6,9 +6,10 @@ import os
 import socket
 import struct
 import threading
+import time
 
 import pytest
-from visitor import Visit, wait_for
+from visitor import INSTALLED, Visit, wait_for
 
 from pylair import connection, serving
 
@@ -292,3 +293,71 @@ def test_detach_of_an_app_that_started_itself_is_a_stop(home, app):
     wait_for(lambda: list(home.apps.iterdir()) == [])
     app.tell("print(pylair.running, pylair.start(app_id='again'), flush=True)")
     assert app.line() == "False True"
+
+
+# Calls that wait for the app.
+
+WAITING = """
+import asyncio, pylair, sys, threading
+ran, came, goes_on = [], threading.Event(), threading.Event()
+pylair.register("ran", ran)
+pylair.register("came", came)
+def blocks(function):
+    came.set()
+    goes_on.wait()
+    function()
+kept = []
+def keeps(function):
+    kept.append(function)
+    came.set()
+async def stuck():
+    pylair.start(app_id="app", loop=asyncio.get_running_loop())
+    print("ready", flush=True)
+    goes_on.wait()
+    await asyncio.sleep(0.05)
+    print(ran, flush=True)
+if sys.argv[1] == "loop":
+    threading.Thread(target=lambda: [exec(line) for line in sys.stdin], daemon=True).start()
+    asyncio.run(stuck())
+    sys.exit()
+pylair.set_main_thread_invoker({"blocks": blocks, "keeps": keeps}[sys.argv[1]])
+pylair.start(app_id="app")
+print("ready", flush=True)
+for line in sys.stdin:
+    exec(line)
+"""
+
+
+@pytest.mark.parametrize("invoker", ["blocks", "keeps", "loop"])
+def test_a_call_that_has_not_begun_in_its_time_never_begins(python, home, invoker):
+    script = home.path / "waiting.py"
+    script.write_text(WAITING)
+    program = home.start([python, str(script), invoker], PYTHONPATH=INSTALLED)
+    assert program.line() == "ready"
+    visit = home.visit("app")
+    asked = time.monotonic()
+    done, _ = visit.ask("execute", b"ran.append('late')", begin_by=asked + 0.3)
+    assert done["kind"] == "not_begun" and "did not begin in its time and will not" in done["refused"], done
+    assert ("event loop" if invoker == "loop" else "main thread invoker") in done["refused"]
+    assert time.monotonic() - asked >= 0.3
+    assert [call for call in visit.status()["running"] if not call["begun"]] == []
+    # A call without a time waits on, and says so.
+    if invoker != "loop":
+        program.tell("came.clear(); print('clear', flush=True)")
+        assert program.line() == "clear"
+    number = visit.send("execute", b"ran.append('patient')")
+    wait_for(lambda: visit.status()["running"])
+    assert visit.status()["running"][0]["begun"] is False
+    program.tell("came.wait(); goes_on.set(); [function() for function in kept]" if invoker != "loop" else "goes_on.set()")
+    assert visit.done(number)[0]["outcome"] == "ok"
+    if invoker != "loop":
+        program.tell("print(ran, flush=True)")
+    assert program.line() == "['patient']"
+
+
+def test_a_request_that_comes_too_late_is_not_begun(home, app):
+    visit = home.visit("app")
+    done, _ = visit.ask("execute", b"gate.set()", begin_by=time.monotonic() - 1)
+    assert done["kind"] == "not_begun"
+    assert visit.ask("ping", begin_by=0)[0]["ok"]
+    assert visit.ask("execute", b"gate.is_set()", begin_by=time.monotonic() + 30)[0]["result"] == "False"

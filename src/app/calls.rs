@@ -5,7 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{App, Entry, Error, Link, link::Answers, link::End, link::Whose, process, scratch_of, why};
+use super::{
+    App, Entry, Error, LATE_GRACE, Link, link::Answers, link::End, link::Whose, process, scratch_of, status, why,
+};
 use crate::{
     caller::Caller,
     event_loop::carry_for_now,
@@ -24,6 +26,15 @@ const INTERRUPT_GRACE: Duration = Duration::from_secs(3);
 const SIGNAL_AFTER: Duration = Duration::from_millis(500);
 /// How long the probe may take to say whether it could interrupt.
 const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a call has become when its time is over.
+enum AtDeadline {
+    /// It has ended just now, or will never begin.
+    Ended(Box<Result<(Reply, Vec<u8>), End>>),
+    Begun,
+    /// The app does not say.
+    Unknown,
+}
 
 /// A call that has not ended.
 #[derive(Debug, Clone)]
@@ -67,7 +78,7 @@ impl App {
         let parts = &self.apps.parts;
         let capture = parts.outputs.capture(&caller.owner, &id)?;
         let op = Op::Execute { cell: call, path };
-        let (link, answers) = self.request(op, Some(&scratch_of(caller)), code.as_bytes()).await?;
+        let (link, answers) = self.request(op, Some(&scratch_of(caller)), code.as_bytes(), timeout).await?;
         let job = Arc::new(Job::new(id, caller.owner.clone(), self.name().into(), call, capture, None));
         let running = Running { request: answers.id, job: job.clone(), entry: self.entry.clone(), link };
         self.instance.live().running.push(running);
@@ -102,22 +113,25 @@ impl App {
                 biased;
                 frame = answers.next() => frame,
                 () = over => {
-                    timed_out = true;
                     if self.entry.is_frozen() {
+                        timed_out = true;
                         crate::event_loop::spawn(self.clone().stop(job.clone(), timeout.unwrap_or_default()));
                         continue;
                     }
-                    self.tell_timeout(&job, timeout.unwrap_or_default(), std::mem::take(&mut notes));
+                    let begun = match self.at_deadline(&job, &mut answers).await {
+                        AtDeadline::Ended(ended) => break *ended,
+                        AtDeadline::Begun => true,
+                        AtDeadline::Unknown => false,
+                    };
+                    timed_out = true;
+                    self.tell_timeout(&job, timeout.unwrap_or_default(), begun, std::mem::take(&mut notes));
                     continue;
                 }
             };
             let _load = carry_for_now(frame.as_ref().map_or(0, |(reply, blob)| blob.len() + reply.weight())).await;
             match frame {
                 Ok((reply, blob)) => match reply.ev {
-                    Event::Output => {
-                        let stream = if reply.stream == 2 { Stream::Stderr } else { Stream::Stdout };
-                        job.capture.push(stream, &blob);
-                    }
+                    Event::Output => push_output(&job, &reply, &blob),
                     Event::Display if !timed_out => {
                         let kept = ended::keep_display(&self.apps.parts.outputs, &job, reply, blob).await;
                         for event in kept.0 {
@@ -136,6 +150,12 @@ impl App {
             live.running.retain(|running| running.job.id != job.id);
             live.last = Some(Last { call: job.cell, ended: Instant::now() });
         }
+        if let Some(why) = never_began(&ended).filter(|_| !timed_out || self.entry.is_frozen()) {
+            notes.push(format!("{why} (timeout_s={})", timeout.unwrap_or_default().as_secs_f64()));
+            notes.push("nothing of it was run; dump_stacks shows what the app is doing".to_owned());
+            self.finish(&job, Execution::cut_short(Outcome::TimedOut, job.started.elapsed(), notes));
+            return;
+        }
         if timed_out && self.entry.is_frozen() {
             let execution = self.stopped(&job, timeout.unwrap_or_default(), ended, notes).await;
             self.finish(&job, execution);
@@ -143,6 +163,7 @@ impl App {
         }
         if timed_out {
             let how = match &ended {
+                Ok(_) if never_began(&ended).is_some() => "it never began".to_owned(),
                 Ok((reply, _)) => reply.outcome.map_or("refused", |outcome| outcome_of(outcome).as_str()).to_owned(),
                 Err(End::Died(_)) => "died with its process".to_owned(),
                 Err(end) => format!("its end was not heard of, because {}", why(end)),
@@ -167,14 +188,48 @@ impl App {
         job.finish(execution);
     }
 
-    fn tell_timeout(&self, job: &Job, timeout: Duration, mut notes: Vec<String>) {
-        let call = job.cell;
-        notes.push(format!("the call ran longer than timeout_s={}", timeout.as_secs_f64()));
-        notes.push(format!(
-            "it is still running in the app as call {call}; it is not stopped and not run again; interrupt(target=\"{}\") \
-             tries to stop it, and the next answer about the app after its end says how it ended",
-            self.name()
-        ));
+    /// Asks the app what has become of a call whose time is over. The probe answers one that has not begun by itself.
+    async fn at_deadline(&self, job: &Job, answers: &mut Answers) -> AtDeadline {
+        let request = answers.id;
+        let asked = async {
+            let said = self.ask_json::<status::Said>(None, Op::Status, &[], LATE_GRACE).await;
+            let begun = said.is_ok_and(|said| said.running.iter().any(|call| call.call == request && call.begun));
+            if !begun {
+                // Its own answer is on the way, or nobody answers at all.
+                tokio::time::sleep(LATE_GRACE).await;
+            }
+            begun
+        };
+        tokio::select! {
+            biased;
+            frame = answers.next() => match frame {
+                Ok((reply, blob)) if reply.ev == Event::Output => {
+                    push_output(job, &reply, &blob);
+                    AtDeadline::Begun
+                }
+                Ok((reply, _)) if reply.ev != Event::Done => AtDeadline::Begun,
+                ended => AtDeadline::Ended(Box::new(ended)),
+            },
+            begun = asked => if begun { AtDeadline::Begun } else { AtDeadline::Unknown },
+        }
+    }
+
+    fn tell_timeout(&self, job: &Job, timeout: Duration, begun: bool, mut notes: Vec<String>) {
+        let (call, name, seconds) = (job.cell, self.name(), timeout.as_secs_f64());
+        let then = "the next answer about the app after its end says how it ended";
+        if begun {
+            notes.push(format!("the call ran longer than timeout_s={seconds}"));
+            notes.push(format!(
+                "it is still running in the app as call {call}; it is not stopped and not run again; interrupt(target=\"{name}\") \
+                 tries to stop it, and {then}"
+            ));
+        } else {
+            notes.push(format!(
+                "the app did not answer within timeout_s={seconds}, not even whether call {call} has begun"
+            ));
+            notes
+                .push(format!("if it has not begun it never will; if it has it goes on, is not run again, and {then}"));
+        }
         self.finish(job, Execution::cut_short(Outcome::TimedOut, job.started.elapsed(), notes));
     }
 
@@ -364,6 +419,17 @@ impl App {
         };
         ended.await.is_err().then(|| format!("{unheard} {way_out}"))
     }
+}
+
+fn push_output(job: &Job, reply: &Reply, blob: &[u8]) {
+    let stream = if reply.stream == 2 { Stream::Stderr } else { Stream::Stdout };
+    job.capture.push(stream, blob);
+}
+
+/// What the probe says of a call that it did not begin in its time.
+fn never_began(ended: &Result<(Reply, Vec<u8>), End>) -> Option<String> {
+    let reply = &ended.as_ref().ok()?.0;
+    reply.refused.clone().filter(|_| reply.kind.as_deref() == Some("not_begun"))
 }
 
 fn was_interrupted(reply: &Reply) -> bool {

@@ -100,8 +100,8 @@ impl Error {
             Self::Version { .. } => "start the app with the pylair package of this version".to_owned(),
             Self::NotAnswering { stopped: true, .. } => "let it go on (in the debugger, or with SIGCONT)".to_owned(),
             Self::NotAnswering { .. } => {
-                "what was asked goes on in it and is not asked again; code of its own may take long, or a call into C hold the \
-                 interpreter: dump_stacks shows where it is"
+                "what has begun goes on in it and is not asked again, what has not begun never will; code of its own may take long, or \
+                 a call into C hold the interpreter: dump_stacks shows where it is"
                     .to_owned()
             }
             Self::Lost { .. } => "list_targets shows what is running; what it was asked may have been done".to_owned(),

@@ -76,11 +76,13 @@ struct Pending {
     closed: bool,
 }
 
-/// Whose names count for a request: a client's, or those of a frame.
+/// Whose names count for a request, a client's or those of a frame, and when it is too late to begin.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Whose<'a> {
     pub(super) client: Option<&'a str>,
     pub(super) frame: Option<usize>,
+    /// In seconds of the clock that all processes share.
+    pub(super) begin_by: Option<f64>,
 }
 
 /// What comes back for one request.
@@ -167,7 +169,8 @@ impl Link {
         };
         let mut frame = Vec::with_capacity(256 + blob.len());
         let client = whose.client.map(str::to_owned);
-        wire::encode(Request { ch: CHANNEL, id, op, client, frame: whose.frame, blob: 0 }, blob, &mut frame);
+        let Whose { frame: of, begin_by, .. } = whose;
+        wire::encode(Request { ch: CHANNEL, id, op, client, frame: of, begin_by, blob: 0 }, blob, &mut frame);
         permit.send(frame);
         Some(Answers { id, frames, shared: self.shared.clone() })
     }

@@ -41,6 +41,8 @@ use process::{Doing, doing};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// One whose process is stopped is not waited for as long.
 const STOPPED_TIMEOUT: Duration = Duration::from_secs(1);
+/// How much longer than its time a request is waited for: the probe itself answers then that it has not begun.
+const LATE_GRACE: Duration = Duration::from_millis(500);
 /// Processes that are remembered after they have gone.
 const REMEMBERED: usize = 256;
 /// Reasons that are remembered.
@@ -306,8 +308,9 @@ impl App {
         self.instance.live().calls
     }
 
-    fn whose<'a>(&self, client: Option<&'a str>) -> Whose<'a> {
-        Whose { client, frame: self.called.as_ref().and_then(|called| called.frame) }
+    fn whose<'a>(&self, client: Option<&'a str>, limit: Option<Duration>) -> Whose<'a> {
+        let begin_by = limit.map(|limit| crate::clock::monotonic_s() + limit.as_secs_f64());
+        Whose { client, frame: self.called.as_ref().and_then(|called| called.frame), begin_by }
     }
 
     /// The next answer about it says this too.
@@ -367,10 +370,17 @@ impl App {
         answered.map_err(|_| silent(doing(self.instance.process) == Doing::Stopped))
     }
 
-    /// Sends a request over a connection that is known to be there. One that was not sent is sent over another.
-    async fn request(&self, op: Op, client: Option<&str>, blob: &[u8]) -> Result<(Arc<Link>, link::Answers), Error> {
+    /// Sends a request over a connection that is known to be there. One that was not sent is sent over another. What has not begun
+    /// within the limit never will.
+    async fn request(
+        &self,
+        op: Op,
+        client: Option<&str>,
+        blob: &[u8],
+        limit: Option<Duration>,
+    ) -> Result<(Arc<Link>, link::Answers), Error> {
         let link = self.link().await?;
-        let whose = self.whose(client);
+        let whose = self.whose(client, limit);
         if let Some(answers) = self.patiently(ANSWER_TIMEOUT, link.request(op.clone(), whose, blob)).await? {
             return Ok((link, answers));
         }
@@ -388,7 +398,7 @@ impl App {
         limit: Duration,
     ) -> Result<(Reply, Vec<u8>), Error> {
         let client = caller.map(scratch_of);
-        let (_, mut answers) = self.request(op, client.as_deref(), blob).await?;
+        let (_, mut answers) = self.request(op, client.as_deref(), blob, Some(limit)).await?;
         let answered = async {
             loop {
                 match answers.next().await {
@@ -399,7 +409,7 @@ impl App {
                 }
             }
         };
-        let (reply, blob) = self.patiently(limit, answered).await??;
+        let (reply, blob) = self.patiently(limit + LATE_GRACE, answered).await??;
         event_loop::carry(blob.len()).await;
         match reply.refused {
             Some(message) => Err(Error::Refused(Refusal { message, kind: reply.kind, hint: reply.hint })),

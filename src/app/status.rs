@@ -48,19 +48,27 @@ pub struct RunningCall {
     pub op: String,
     pub seconds: f64,
     pub client: Option<String>,
+    /// False while it waits for the app's main thread or event loop.
+    #[serde(default = "yes")]
+    pub begun: bool,
     /// If this daemon asked for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
 }
 
+/// A probe that does not say has begun with all that it runs.
+fn yes() -> bool {
+    true
+}
+
 /// What a probe says of itself.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Said {
+pub(super) struct Said {
     clients: u64,
     commands: u64,
     last_command_at: Option<f64>,
-    running: Vec<RunningCall>,
+    pub(super) running: Vec<RunningCall>,
     registered: Vec<String>,
 }
 

@@ -174,7 +174,7 @@ pub fn ask(socket: &Path, pid: i32, op: Op) -> io::Result<Vec<u8>> {
     stream.set_read_timeout(Some(DETACH_LIMIT))?;
     stream.set_write_timeout(Some(DETACH_LIMIT))?;
     let mut frame = Vec::new();
-    wire::encode(Request { ch: 1, id: ID, op, client: None, frame: None, blob: 0 }, b"", &mut frame);
+    wire::encode(Request { ch: 1, id: ID, op, client: None, frame: None, begin_by: None, blob: 0 }, b"", &mut frame);
     stream.write_all(&frame)?;
     let mut inbox = wire::Inbox::default();
     loop {

@@ -39,6 +39,9 @@ pub struct Request {
     /// To a frozen failure: in which frame, from 1, the innermost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frame: Option<usize>,
+    /// To an app: when it is too late to begin, in seconds of `CLOCK_MONOTONIC`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begin_by: Option<f64>,
     #[serde(default, skip_serializing_if = "is_zero")]
     pub blob: usize,
 }
@@ -424,7 +427,15 @@ mod tests {
     fn a_frame_cut_anywhere_waits_for_more() {
         let mut whole = Vec::new();
         encode(
-            Request { ch: 1, id: 2, op: Op::Execute { cell: 3, path: None }, client: None, frame: None, blob: 0 },
+            Request {
+                ch: 1,
+                id: 2,
+                op: Op::Execute { cell: 3, path: None },
+                client: None,
+                frame: None,
+                begin_by: None,
+                blob: 0,
+            },
             b"x = 1",
             &mut whole,
         );

@@ -113,6 +113,7 @@ impl Refusal {
         "connection_lost",
         "failed",
         "interrupted",
+        "loop_not_running",
         "needs_code",
         "no_screenshot",
         "no_source",
@@ -121,11 +122,14 @@ impl Refusal {
         "no_such_item",
         "no_such_name",
         "not_a_file",
+        "not_begun",
         "not_found",
         "not_interruptible",
         "not_readable",
         "not_text",
         "readonly",
+        "several_loops",
+        "stopped",
         "too_large",
     ];
 
@@ -480,7 +484,11 @@ impl Link {
         let id = self.next_id;
         self.next_id += 1;
         let mut frame = Vec::with_capacity(256 + blob.len());
-        wire::encode(Request { ch: CHANNEL, id, op, client: None, frame: None, blob: 0 }, blob, &mut frame);
+        wire::encode(
+            Request { ch: CHANNEL, id, op, client: None, frame: None, begin_by: None, blob: 0 },
+            blob,
+            &mut frame,
+        );
         self.write(&frame).await?;
         Ok(id)
     }
@@ -794,7 +802,15 @@ fn read_output(
 /// The first request on every link.
 fn start_frame(start: Start) -> Vec<u8> {
     let mut frame = Vec::with_capacity(4096);
-    let request = Request { ch: CHANNEL, id: Link::START, op: Op::Start(start), client: None, frame: None, blob: 0 };
+    let request = Request {
+        ch: CHANNEL,
+        id: Link::START,
+        op: Op::Start(start),
+        client: None,
+        frame: None,
+        begin_by: None,
+        blob: 0,
+    };
     wire::encode(request, &[], &mut frame);
     frame
 }
