@@ -310,8 +310,11 @@ impl App {
         }
         let id = &self.entry.app_id;
         let read = self.apps.entries().await;
-        let (now, others): (Vec<_>, Vec<_>) =
-            read.iter().filter(|entry| entry.app_id == *id).partition(|entry| entry.start >= self.entry.start);
+        let (same, others): (Vec<_>, Vec<_>) = read
+            .iter()
+            .filter(|entry| entry.app_id == *id)
+            .partition(|entry| super::Program::of(entry).is(&self.instance.program));
+        let (again, before): (Vec<_>, Vec<_>) = same.into_iter().partition(|entry| began_since(entry, job));
         let names =
             |entries: &[&Entry]| entries.iter().map(|entry| super::name_of(entry)).collect::<Vec<_>>().join(", ");
         // Whoever asks next need not be told again.
@@ -322,15 +325,17 @@ impl App {
             .last
             .retain(|_, last| last.process != self.instance.process);
         tracing::debug!(job = job.id, "the process of a call has ended");
-        // One that was there before is no successor; one that began later need not be, but could.
-        match (now.as_slice(), others.as_slice()) {
-            ([], []) => format!("no process of the app `{id}` is running now"),
-            ([], others) => format!("other processes of the app `{id}` go on: {}", names(others)),
-            (now, _) if now.iter().all(|entry| began_since(entry, job)) => {
-                format!("the app `{id}` is running again as {}", names(now))
-            }
-            (now, _) => format!("other processes of the app `{id}` are running: {}", names(now)),
-        }
+        let said = [
+            (again, format!("the app `{id}` is running again as ")),
+            (before, format!("other processes of the app `{id}` go on: ")),
+            (others, format!("another program has the id `{id}`: ")),
+        ];
+        let said: Vec<_> = said
+            .iter()
+            .filter(|(entries, _)| !entries.is_empty())
+            .map(|(entries, said)| format!("{said}{}", names(entries)))
+            .collect();
+        if said.is_empty() { format!("no process of the app `{id}` is running now") } else { said.join("; ") }
     }
 
     /// The connection ended and the process did not.

@@ -91,6 +91,10 @@ pub struct Called {
 #[derive(Debug)]
 struct Instance {
     process: Process,
+    /// What it runs, and where.
+    program: Program,
+    /// When this daemon first saw it.
+    seen: Instant,
     /// Opaque and unique: the beginning of its job ids.
     handle: String,
     link: tokio::sync::Mutex<Option<Arc<Link>>>,
@@ -115,9 +119,16 @@ struct Gone {
 }
 
 impl Instance {
-    fn new(process: Process) -> Self {
+    fn new(entry: &Entry) -> Self {
         let (handle, link) = (session::new_handle(), tokio::sync::Mutex::default());
-        Self { process, handle, link, live: Mutex::default() }
+        let program = Program::of(entry);
+        Self { process: entry.process(), program, seen: Instant::now(), handle, link, live: Mutex::default() }
+    }
+
+    /// Whether this process was there before another one ended.
+    fn was_there_before_the_end_of(&self, other: &Self) -> bool {
+        self.process.started < other.process.started
+            || other.live().gone.as_ref().is_some_and(|gone| self.seen < gone.at)
     }
 
     fn is_gone(&self) -> bool {
@@ -142,6 +153,24 @@ impl Instance {
             (None, Some(last)) => format!("the process {pid} ended some time after call {}", last.call),
             _ => format!("the process {pid} has ended{how}"),
         }
+    }
+}
+
+/// What a process runs: two that have the same are starts of one program, as far as anybody can tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Program {
+    command: Vec<u8>,
+    cwd: String,
+}
+
+impl Program {
+    fn of(entry: &Entry) -> Self {
+        let command = std::fs::read(format!("/proc/{}/cmdline", entry.pid)).unwrap_or_default();
+        Self { command, cwd: entry.cwd.clone() }
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        !self.command.is_empty() && self == other
     }
 }
 
@@ -195,11 +224,7 @@ impl Apps {
             });
         }
         let instance = |entry: Entry| App {
-            instance: known
-                .instances
-                .entry(entry.process())
-                .or_insert_with(|| Arc::new(Instance::new(entry.process())))
-                .clone(),
+            instance: known.instances.entry(entry.process()).or_insert_with(|| Arc::new(Instance::new(&entry))).clone(),
             entry: Arc::new(entry),
             apps: self.clone(),
             called: None,
@@ -244,13 +269,22 @@ impl Apps {
         self.known.lock().expect("no panic while locked").last.get(id).cloned()
     }
 
-    /// The process that code was run in has ended, and the id is another's now: whoever asks next is told.
+    /// The process that code was run in has ended, and another one has its id: whoever asks next is told, and whether it is the same program.
     fn notice_successor(&self, app: &App) {
         let id = &app.entry.app_id;
         let Some(last) = self.last_of(id).filter(|last| last.process != app.instance.process && last.is_gone()) else {
             return;
         };
-        let note = format!("{}; `{id}` is now process {}", last.epitaph(), app.entry.pid);
+        let (pid, cwd) = (app.entry.pid, crate::plain::shown(&app.entry.cwd));
+        let now = if app.instance.was_there_before_the_end_of(&last) {
+            format!("process {pid}, which has the id `{id}` too, was there before")
+        } else if app.instance.program.is(&last.program) {
+            format!("`{id}` is now process {pid}, the same command in the same directory")
+        } else {
+            let argv: Vec<_> = app.entry.argv.iter().map(|word| crate::plain::one_line(word, 60)).collect();
+            format!("another program has the id `{id}` now: process {pid} ({} in {cwd})", argv.join(" "))
+        };
+        let note = format!("{}; {now}", last.epitaph());
         app.instance.live().notes.push(note);
         self.known.lock().expect("no panic while locked").last.remove(id);
     }
