@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import threading
 import types
-from itertools import islice
 from typing import Any, Iterable, NamedTuple
 
 from . import errors, paths, preview, unwind, wire
@@ -35,10 +34,7 @@ def stacks(with_locals: bool, loop: Any = None) -> dict[str, Any]:
     finally:
         # It holds our own frame, and with it itself.
         frames.clear()
-    found: dict[str, Any] = {"threads": threads, "tasks": reader.tasks(loops)}
-    if reader.cut:
-        found["cut"] = True
-    return found
+    return reader.told(threads, reader.tasks(loops))
 
 
 def stacks_of_failure(entries: list[tuple[types.FrameType, int]], with_locals: bool) -> dict[str, Any]:
@@ -48,13 +44,8 @@ def stacks_of_failure(entries: list[tuple[types.FrameType, int]], with_locals: b
     reader.is_traced = True
     frames = [{**reader.frame(frame), "line": line} for frame, line in entries[:_MAX_FRAMES]]
     thread = {"id": _main_thread(), "name": "the failing test", "current": False, "frames": frames}
-    found: dict[str, Any] = {"threads": [thread], "tasks": []}
     loops = _loops({}, None)
-    if loops:
-        found["tasks"] = reader.tasks(loops)
-    if reader.cut:
-        found["cut"] = True
-    return found
+    return reader.told([thread], reader.tasks(loops) if loops else [])
 
 
 class Loop(NamedTuple):
@@ -93,9 +84,21 @@ def loops() -> list[Loop]:
 class _Reader:
     def __init__(self, with_locals: bool) -> None:
         self.with_locals = with_locals
-        self.cut = False
+        # What was left out, in words.
+        self.notes: list[str] = []
+        self.tasks_note = ""
         self.is_traced = False
         self._values = _MAX_ALL_LOCALS
+
+    def told(self, threads: list[dict[str, Any]], tasks: list[dict[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {"threads": threads, "tasks": tasks}
+        if self.notes or self.tasks_note:
+            found["cut"] = True
+        if self.notes:
+            found["notes"] = self.notes
+        if self.tasks_note:
+            found["tasks_note"] = self.tasks_note
+        return found
 
     def threads(self, frames: dict[int, types.FrameType]) -> list[dict[str, Any]]:
         """All threads but the probe's own, except those that run code for a caller. The main thread comes first."""
@@ -109,7 +112,7 @@ class _Reader:
             if number == asking or (_is_ours(stack) and not any(_is_call(frame) for frame in stack)):
                 continue
             if len(found) == _MAX_THREADS:
-                self.cut = True
+                self.notes.append(f"more than {_MAX_THREADS} threads are there, and no more are shown")
                 break
             thread: dict[str, Any] = {"id": number, "name": names.get(number, ""), "current": False}
             thread["frames"] = [self.frame(frame) for frame in stack if not frame.f_code.co_filename.startswith(unwind.OUR_PREFIX)]
@@ -124,27 +127,24 @@ class _Reader:
         told: dict[str, Any] = {"function": name, "file": wire.clean(code.co_filename), "line": frame.f_lineno or code.co_firstlineno}
         # The variables of a module are what `inspect` shows.
         if self.with_locals and code.co_flags & _OPTIMIZED and self._values > 0:
-            told["locals"] = self._locals(frame)
+            self._add_locals(told, frame)
         return told
 
-    def _locals(self, frame: types.FrameType) -> list[dict[str, Any]]:
-        values = _locals_of(frame, self.is_traced)
-        listed = []
-        for name, value in islice(values.items(), _MAX_LOCALS):
-            if name[:1] == "@":
-                # Made by pytest, which rewrites assertions.
-                continue
-            self._values -= 1
-            if self._values <= 0:
-                self.cut = True
-                break
-            listed.append({"name": str(name), "value": _shown(value)})
-        return listed
+    def _add_locals(self, told: dict[str, Any], frame: types.FrameType) -> None:
+        # Names with an @ are made by pytest, which rewrites assertions.
+        values = [(name, value) for name, value in _locals_of(frame, self.is_traced).items() if name[:1] != "@"]
+        shown = values[: min(_MAX_LOCALS, self._values)]
+        self._values -= len(shown)
+        if self._values <= 0:
+            self.notes.append(f"{_MAX_ALL_LOCALS} variables are shown, and those of further frames are not")
+        told["locals"] = [{"name": str(name), "value": _shown(value)} for name, value in shown]
+        if len(shown) < len(values):
+            told["more_locals"] = len(values) - len(shown)
 
     def tasks(self, loops: list[Any]) -> list[dict[str, Any]]:
         every = _all_tasks(loops)
         if len(every) > _MAX_TASKS:
-            self.cut = True
+            self.tasks_note = f"{len(every) - _MAX_TASKS} more tasks are not shown"
             del every[_MAX_TASKS:]
         waits = _Waits(every)
         return [self._task(task, waits) for task in every]

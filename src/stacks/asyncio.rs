@@ -84,7 +84,7 @@ pub fn add_tasks(stacks: &mut Stacks, mapped: &[Mapped], options: Options) {
 }
 
 /// Where the interpreter keeps its own state.
-fn runtime(memory: Memory, mapped: &[Mapped]) -> Result<u64, String> {
+pub fn runtime(memory: Memory, mapped: &[Mapped]) -> Result<u64, String> {
     find(memory, mapped, ".PyRuntime", is_interpreter).ok_or_else(|| "its interpreter was not found".to_owned())
 }
 

@@ -76,7 +76,7 @@ pub struct Thread {
     /// Innermost first.
     pub frames: Vec<Frame>,
     /// Frames left out between the first 80 and the last 20.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(alias = "more_frames", skip_serializing_if = "is_zero")]
     pub cut: usize,
     /// It changed while it was read: frames may be missing.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -92,8 +92,12 @@ pub struct Frame {
     /// The line itself, of innermost frames where the file is there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
+    /// Its variables, those of the functions around it that it uses included.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub locals: Vec<Local>,
+    /// Variables beyond those.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub more_locals: usize,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -114,7 +118,7 @@ pub struct Task {
     pub coroutine: String,
     /// Innermost first.
     pub frames: Vec<Frame>,
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(alias = "more_frames", skip_serializing_if = "is_zero")]
     pub cut: usize,
     /// Tasks it waits for, by id.
     pub awaits: Vec<u64>,

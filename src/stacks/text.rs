@@ -121,8 +121,9 @@ fn write_frames(text: &mut String, frames: &[Frame], cut: usize, indent: &str, d
             let _infallible = write!(text, "{separator}{} = {value}{more}", local.name);
             separator = ", ";
         }
-        if detail.locals > 0 && frame.locals.len() > detail.locals {
-            let _infallible = write!(text, ", … {} more", frame.locals.len() - detail.locals);
+        let left_out = frame.locals.len().saturating_sub(detail.locals) + frame.more_locals;
+        if detail.locals > 0 && left_out > 0 {
+            let _infallible = write!(text, ", … {left_out} more");
         }
         text.push('\n');
         if let Some(source) = &frame.source {
@@ -202,6 +203,7 @@ mod tests {
             line: 3,
             source: None,
             locals: locals.iter().map(local).collect(),
+            more_locals: 0,
         }
     }
 

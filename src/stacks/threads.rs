@@ -2,12 +2,14 @@
 
 use std::{collections::HashMap, fs, io, time::Duration};
 
-use py_spy::{Config, PythonSpy, StackTrace, config::LockingStrategy};
+use py_spy::{Config, PythonSpy, StackTrace, config::LockingStrategy, stack_trace::LocalVariable};
 
 use super::{
-    Error, Frame, Local, MAX_LOCALS, MAX_NAME_CHARS, MAX_THREADS, MAX_VALUE_CHARS, Options, Stacks, Thread, cut_frames,
+    Error, Frame, Local, MAX_LOCALS, MAX_NAME_CHARS, MAX_THREADS, MAX_VALUE_CHARS, Options, Stacks, Thread, asyncio,
+    cut_frames,
     memory::{Mapped, Memory},
     plain,
+    values::{Layout, Objects},
 };
 use crate::process_access;
 
@@ -30,11 +32,13 @@ pub fn read(pid: i32, mapped: &[Mapped], options: Options) -> Result<Stacks, Err
         (3, 16..) | (4.., _) => return Err(Error::NewPython { pid, version: python }),
         _ => return Err(Error::OldPython { pid, version: python }),
     }
+    let minor = version.minor;
     let traces = settled_traces(pid, &mut spy)?;
     let kernel = kernel_threads(pid);
     let memory = Memory { pid };
+    let variables = Variables::read(memory, mapped, minor, spy.addresses.interpreter_address, options);
     let mut threads: Vec<_> =
-        traces.into_iter().map(|(trace, complete)| thread(memory, trace, complete, &kernel)).collect();
+        traces.into_iter().map(|(trace, complete)| thread(memory, trace, complete, &kernel, &variables)).collect();
     // Where the kernel's ids are unknown, the oldest one is the last that py-spy finds.
     if !threads.iter().any(|thread| thread.main)
         && let Some(main) = threads.iter_mut().rev().find(|thread| thread.name.as_deref() == Some("MainThread"))
@@ -167,37 +171,83 @@ fn begins_a_thread(trace: &StackTrace) -> bool {
     })
 }
 
-fn thread(memory: Memory, trace: StackTrace, complete: bool, kernel: &HashMap<i32, Known>) -> Thread {
+/// The variables of frames. py-spy knows a function's own ones only and shows some values wrongly, so they are read here once more, and
+/// where a stack has changed since, at least the values are.
+struct Variables {
+    objects: Option<Objects>,
+    threads: HashMap<u64, Vec<Frame>>,
+}
+
+impl Variables {
+    fn read(memory: Memory, mapped: &[Mapped], minor: u64, interpreter: usize, options: Options) -> Self {
+        let layout = Layout::known(minor).or_else(|| Layout::read(memory, asyncio::runtime(memory, mapped).ok()?).ok());
+        let objects = layout.filter(|_| options.locals).map(|layout| Objects { memory, layout });
+        let threads = objects.as_ref().map(|objects| objects.thread_frames(interpreter as u64)).unwrap_or_default();
+        Self { objects, threads }
+    }
+
+    fn frames(&self, trace: StackTrace) -> Vec<Frame> {
+        let own = self.threads.get(&trace.thread_id).filter(|own| {
+            let is_same =
+                |(own, theirs): (&Frame, &py_spy::Frame)| own.file == theirs.filename && own.function == theirs.name;
+            own.len() == trace.frames.len() && own.iter().zip(&trace.frames).all(is_same)
+        });
+        let frames = trace.frames.into_iter().enumerate();
+        frames.map(|(index, frame)| self.frame(frame, own.map(|own| &own[index]))).collect()
+    }
+
+    fn frame(&self, frame: py_spy::Frame, own: Option<&Frame>) -> Frame {
+        let (locals, more_locals) = match own {
+            Some(own) => (own.locals.clone(), own.more_locals),
+            None => self.values(frame.locals.unwrap_or_default()),
+        };
+        Frame {
+            function: plain(&frame.name, MAX_NAME_CHARS),
+            file: plain(&frame.filename, MAX_NAME_CHARS),
+            line: u32::try_from(frame.line).unwrap_or(0),
+            source: None,
+            locals,
+            more_locals,
+        }
+    }
+
+    fn values(&self, locals: Vec<LocalVariable>) -> (Vec<Local>, usize) {
+        let more = locals.len().saturating_sub(MAX_LOCALS);
+        let shown = locals.into_iter().take(MAX_LOCALS).map(|local| Local {
+            name: plain(&local.name, MAX_NAME_CHARS),
+            value: match &self.objects {
+                Some(objects) => objects.shown(local.addr as u64),
+                None => plain(local.repr.as_deref().unwrap_or("?"), MAX_VALUE_CHARS),
+            },
+        });
+        (shown.collect(), more)
+    }
+}
+
+fn thread(
+    memory: Memory,
+    trace: StackTrace,
+    complete: bool,
+    kernel: &HashMap<i32, Known>,
+    variables: &Variables,
+) -> Thread {
     let told = trace.os_thread_id.and_then(|id| i32::try_from(id).ok());
     let known = told.or_else(|| kernel_id(memory, trace.thread_id)).and_then(|id| kernel.get(&id));
-    let mut frames: Vec<_> = trace.frames.into_iter().map(frame).collect();
+    let name = trace.thread_name.clone().or_else(|| known.map(|known| known.name.clone()));
+    let (id, owns_gil, active) = (trace.thread_id, trace.owns_gil, trace.active);
+    let mut frames = variables.frames(trace);
     let cut = cut_frames(&mut frames);
-    let name = trace.thread_name.or_else(|| known.map(|known| known.name.clone()));
     Thread {
-        id: trace.thread_id,
+        id,
         os_id: known.map(|known| known.id),
         name: name.map(|name| plain(&name, MAX_NAME_CHARS)),
         main: known.is_some_and(|known| known.id == memory.pid),
         current: false,
-        holds_gil: trace.owns_gil,
-        idle: Some(known.map_or(!trace.active, |known| known.state != 'R')),
+        holds_gil: owns_gil,
+        idle: Some(known.map_or(!active, |known| known.state != 'R')),
         frames,
         cut,
         incomplete: !complete,
-    }
-}
-
-fn frame(frame: py_spy::Frame) -> Frame {
-    let locals = frame.locals.unwrap_or_default().into_iter().take(MAX_LOCALS).map(|local| Local {
-        name: plain(&local.name, MAX_NAME_CHARS),
-        value: plain(local.repr.as_deref().unwrap_or("?"), MAX_VALUE_CHARS),
-    });
-    Frame {
-        function: plain(&frame.name, MAX_NAME_CHARS),
-        file: plain(&frame.filename, MAX_NAME_CHARS),
-        line: u32::try_from(frame.line).unwrap_or(0),
-        source: None,
-        locals: locals.collect(),
     }
 }
 

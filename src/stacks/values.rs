@@ -1,7 +1,8 @@
-//! Objects of another interpreter, by the tables of offsets that Python 3.14 and later carry in their own memory: strings, numbers,
-//! code, frames, and values as short text. Nothing of the process runs: a value whose class has a `__repr__` is shown by its type.
+//! Objects of another interpreter: strings, numbers, code, frames, and values as short text. Where things are is said by the tables of
+//! offsets that Python 3.14 and later carry in their own memory, and is known of each version before. Nothing of the process runs: a
+//! value whose class has a `__repr__` is shown by its type.
 
-use std::io;
+use std::{collections::HashMap, io};
 
 use super::{
     Frame, Local, MAX_LOCALS, MAX_NAME_CHARS, MAX_VALUE_CHARS, Options,
@@ -23,6 +24,13 @@ const IS_LIST: u64 = 1 << 25;
 const IS_TUPLE: u64 = 1 << 26;
 const IS_BYTES: u64 = 1 << 27;
 pub const IS_STRING: u64 = 1 << 28;
+const IS_DICT: u64 = 1 << 29;
+const IS_CLASS: u64 = 1 << 31;
+/// Entries of a dictionary that are looked at for those that are shown: some may be empty.
+const MAX_ENTRIES: u64 = 64;
+/// Of a chain of frames, and of the threads of a process.
+const MAX_FRAMES: usize = 4096;
+const MAX_THREADS: usize = 4096;
 
 /// Kinds of a name among a function's variables.
 const HIDDEN: u8 = 0x10;
@@ -50,6 +58,7 @@ pub enum At {
     ThreadsHead = 9,
     ThreadNext = 24,
     ThreadCurrentFrame = 26,
+    ThreadId = 27,
     FramePrevious = 32,
     FrameExecutable = 33,
     FrameInstruction = 34,
@@ -74,6 +83,8 @@ pub enum At {
     SetUsed = 63,
     SetTable = 64,
     SetMask = 65,
+    DictKeys = 67,
+    DictValues = 68,
     FloatValue = 70,
     LongTag = 72,
     LongDigits = 73,
@@ -96,6 +107,63 @@ impl Layout {
             return Err("the interpreter has no table of its own layout".to_owned());
         }
         Self::from_words((0..MAX_TABLE_WORDS).map(|index| word_at(&bytes, index * 8)).collect())
+    }
+
+    /// Where things are in the versions before that, on machines of 64 bits.
+    pub fn known(minor: u64) -> Option<Self> {
+        let ascii = if minor < 12 { 48 } else { 40 };
+        let wide = if minor < 12 { 80 } else { 64 };
+        let head = *[8, 8, 8, 16, 72, 7344].get(usize::try_from(minor.checked_sub(8)?).ok()?)?;
+        let (frame, thread_id) = match minor {
+            8..=10 => (24, 176),
+            11 => (56, 152),
+            12 => (56, 136),
+            _ => (72, 152),
+        };
+        let (previous, code, locals, owner) = match minor {
+            8 | 9 => (24, 32, 360, 0),
+            10 => (24, 32, 352, 0),
+            11 => (48, 32, 72, 69),
+            _ => (8, 0, 72, 70),
+        };
+        let (file, name) = if minor < 11 { (104, 112) } else { (112, 128) };
+        let mut words = vec![0; MAX_TABLE_WORDS];
+        for (field, offset) in [
+            (At::ThreadsHead, head),
+            (At::ThreadNext, 8),
+            (At::ThreadCurrentFrame, frame),
+            (At::ThreadId, thread_id),
+            (At::FramePrevious, previous),
+            (At::FrameExecutable, code),
+            (At::FrameLocals, locals),
+            (At::FrameOwner, owner),
+            (At::CodeFile, file),
+            (At::CodeQualifiedName, name),
+            (At::CodeLocalNames, 96),
+            (At::CodeLocalKinds, 104),
+            (At::ObjectSize, 16),
+            (At::ObjectType, 8),
+            (At::TypeName, 24),
+            (At::TypeFlags, 168),
+            (At::TupleItems, 24),
+            (At::TupleSize, 16),
+            (At::ListItems, 24),
+            (At::ListSize, 16),
+            (At::DictKeys, 32),
+            (At::DictValues, 40),
+            (At::FloatValue, 16),
+            (At::LongTag, 16),
+            (At::LongDigits, 24),
+            (At::BytesSize, 16),
+            (At::BytesStart, 32),
+            (At::StringSize, wide),
+            (At::StringState, 32),
+            (At::StringLength, 16),
+            (At::StringAsciiSize, ascii),
+        ] {
+            words[field as usize] = offset;
+        }
+        Some(Self { minor, words, moved: [0; 3] })
     }
 
     fn from_words(words: Vec<u64>) -> Result<Self, String> {
@@ -121,6 +189,8 @@ impl Layout {
         let at = field as usize;
         let moved = match at {
             0..=26 => 0,
+            // Two new fields are before it in 3.15.
+            27 if self.minor == 15 => 2,
             27..=55 => self.moved[0],
             56..=80 => self.moved[1],
             _ => self.moved[2],
@@ -206,14 +276,20 @@ impl Objects {
     /// An integer, if it fits.
     pub fn integer(&self, object: u64) -> io::Result<Option<i128>> {
         let tag = self.field(object, At::LongTag)?;
-        let count = usize::try_from(tag >> 3).map_err(io::Error::other)?;
+        // Before 3.12 it is the number of digits, with the sign of the value.
+        let (count, negative) = if self.layout.minor < 12 {
+            (tag.cast_signed().unsigned_abs(), tag.cast_signed() < 0)
+        } else {
+            (tag >> 3, tag & 3 == 2)
+        };
+        let count = usize::try_from(count).map_err(io::Error::other)?;
         if count > 4 {
             return Ok(None);
         }
         let digits = self.memory.bytes(object.wrapping_add(self.layout.offset(At::LongDigits)), count * 4)?;
         let digits = digits.chunks_exact(4).map(|digit| u32::from_ne_bytes([digit[0], digit[1], digit[2], digit[3]]));
         let value = digits.enumerate().fold(0, |value, (index, digit)| value | i128::from(digit) << (30 * index));
-        Ok(Some(if tag & 3 == 2 { -value } else { value }))
+        Ok(Some(if negative { -value } else { value }))
     }
 
     /// A value as a short text: what `repr` says of plain ones, the type of all others.
@@ -250,10 +326,82 @@ impl Objects {
                 let items = self.field(object, At::ListItems)?;
                 format!("[{}]", self.items_shown(items, self.field(object, At::ListSize)?, depth)?)
             }
+            _ if flags & IS_DICT != 0 => format!("{{{}}}", self.pairs_shown(object, depth)?),
+            _ if flags & IS_CLASS != 0 => {
+                let class = self.memory.text(self.field(object, At::TypeName)?, 100)?;
+                format!("<class '{}'>", plain(&class, 100))
+            }
             _ if flags & IS_LONG != 0 => format!("<{name} {}>", self.integer(object)?.unwrap_or(0)),
-            _ => format!("<{name} at {object:#x}>"),
+            _ => match self.numpy_scalar(&name, object)? {
+                Some(text) => text,
+                None => format!("<{name} at {object:#x}>"),
+            },
         };
         Ok(text)
+    }
+
+    /// A number of numpy's, which lies behind the head of its object.
+    fn numpy_scalar(&self, name: &str, object: u64) -> io::Result<Option<String>> {
+        let Some(kind) = name.strip_prefix("numpy.") else { return Ok(None) };
+        let bytes: [u8; 8] = self.memory.array(object.wrapping_add(self.layout.offset(At::ObjectSize)))?;
+        let [a, b, c, d, ..] = bytes;
+        Ok(Some(match kind {
+            "bool" | "bool_" => if a == 0 { "False" } else { "True" }.to_owned(),
+            "uint8" => a.to_string(),
+            "int8" => a.cast_signed().to_string(),
+            "uint16" => u16::from_ne_bytes([a, b]).to_string(),
+            "int16" => i16::from_ne_bytes([a, b]).to_string(),
+            "uint32" => u32::from_ne_bytes([a, b, c, d]).to_string(),
+            "int32" => i32::from_ne_bytes([a, b, c, d]).to_string(),
+            "uint64" => u64::from_ne_bytes(bytes).to_string(),
+            "int64" => i64::from_ne_bytes(bytes).to_string(),
+            "float32" => format!("{:?}", f32::from_ne_bytes([a, b, c, d])),
+            "float64" => format!("{:?}", f64::from_ne_bytes(bytes)),
+            _ => return Ok(None),
+        }))
+    }
+
+    /// The first pairs of a dictionary.
+    fn pairs_shown(&self, dict: u64, depth: u32) -> io::Result<String> {
+        let keys = self.field(dict, At::DictKeys)?;
+        let values = self.field(dict, At::DictValues)?;
+        let (count, entries, width) = if self.layout.minor < 11 {
+            let size = self.memory.word(keys.wrapping_add(8))?;
+            let index = match size {
+                0..=0xff => 1,
+                0x100..=0xffff => 2,
+                _ => 4,
+            };
+            (self.memory.word(keys.wrapping_add(32))?, keys.wrapping_add(40).wrapping_add(size.wrapping_mul(index)), 3)
+        } else {
+            let [_, index, kind, ..]: [u8; 4] = self.memory.array(keys.wrapping_add(8))?;
+            let width = if kind == 0 { 3 } else { 2 };
+            let indices = 1_u64.checked_shl(index.into()).unwrap_or(0);
+            (self.memory.word(keys.wrapping_add(24))?, keys.wrapping_add(32).wrapping_add(indices), width)
+        };
+        if depth == MAX_DEPTH {
+            return Ok(if count == 0 { "" } else { "…" }.to_owned());
+        }
+        // From 3.13 on, values that are apart from their keys have a head.
+        let values = if values != 0 && self.layout.minor >= 13 { values + WORD } else { values };
+        let (mut shown, mut more) = (Vec::new(), count > MAX_ENTRIES);
+        for index in 0..count.min(MAX_ENTRIES) {
+            let entry = entries.wrapping_add(index * width * WORD);
+            let key = self.memory.word(entry.wrapping_add((width - 2) * WORD))?;
+            let value =
+                if values == 0 { entry.wrapping_add((width - 1) * WORD) } else { values.wrapping_add(index * WORD) };
+            let value = self.memory.word(value)?;
+            if key == 0 || value == 0 {
+                continue;
+            }
+            if shown.len() as u64 == MAX_ITEMS {
+                more = true;
+                break;
+            }
+            shown.push(format!("{}: {}", self.shown_at(key, depth + 1)?, self.shown_at(value, depth + 1)?));
+        }
+        shown.extend(more.then(|| "…".to_owned()));
+        Ok(shown.join(", "))
     }
 
     fn items_shown(&self, items: u64, size: u64, depth: u32) -> io::Result<String> {
@@ -271,29 +419,74 @@ impl Objects {
         Ok(shown.join(", "))
     }
 
-    /// What an interpreter's frame is in, if it is one of Python code.
+    /// What an interpreter's frame is in, if it is one of Python code. With its line, which is told from 3.14 on.
     pub fn frame(&self, frame: u64, options: Options) -> io::Result<Option<Frame>> {
-        const OF_INTERPRETER: u8 = 3;
-        let owner = self.memory.byte(frame.wrapping_add(self.layout.offset(At::FrameOwner)))?;
-        let code = self.pointer(frame, At::FrameExecutable)?;
-        if owner >= OF_INTERPRETER || code == 0 || self.type_name(code)? != "code" {
-            return Ok(None);
-        }
-        let function = self.string(self.pointer(code, At::CodeQualifiedName)?)?;
-        let file = self.string(self.pointer(code, At::CodeFile)?)?;
+        let Some((code, mut told)) = self.place(frame)? else { return Ok(None) };
         let start = code.wrapping_add(self.layout.offset(At::CodeInstructions));
         let instruction = self.field(frame, At::FrameInstruction)?.wrapping_sub(start);
         let first = self.memory.array(code.wrapping_add(self.layout.offset(At::CodeFirstLine)))?;
         let table = self.bytes_object(self.pointer(code, At::CodeLineTable)?)?;
-        let line = line_at(&table, i32::from_ne_bytes(first).into(), instruction);
-        let locals = if options.locals { self.locals(frame, code).unwrap_or_default() } else { Vec::new() };
-        Ok(Some(Frame {
-            function: plain(&function, MAX_NAME_CHARS),
-            file: plain(&file, MAX_NAME_CHARS),
-            line,
-            source: None,
-            locals,
-        }))
+        told.line = line_at(&table, i32::from_ne_bytes(first).into(), instruction);
+        if options.locals {
+            (told.locals, told.more_locals) = self.locals(frame, code).unwrap_or_default();
+        }
+        (told.function, told.file) = (plain(&told.function, MAX_NAME_CHARS), plain(&told.file, MAX_NAME_CHARS));
+        Ok(Some(told))
+    }
+
+    /// The code of a frame and what it is called.
+    fn place(&self, frame: u64) -> io::Result<Option<(u64, Frame)>> {
+        const OF_INTERPRETER: u8 = 3;
+        let owner = self.layout.offset(At::FrameOwner);
+        let code = self.pointer(frame, At::FrameExecutable)?;
+        let is_interpreters = owner != 0 && self.memory.byte(frame.wrapping_add(owner))? >= OF_INTERPRETER;
+        if is_interpreters || code == 0 || self.type_name(code)? != "code" {
+            return Ok(None);
+        }
+        let function = self.string(self.pointer(code, At::CodeQualifiedName)?)?;
+        let file = self.string(self.pointer(code, At::CodeFile)?)?;
+        Ok(Some((code, Frame { function, file, ..Frame::default() })))
+    }
+
+    /// The frames of every thread of an interpreter, innermost first, without lines: what `threads` compares with what it has read.
+    pub fn thread_frames(&self, interpreter: u64) -> HashMap<u64, Vec<Frame>> {
+        let mut found = HashMap::new();
+        let mut thread = self.field(interpreter, At::ThreadsHead).unwrap_or(0);
+        for _ in 0..MAX_THREADS {
+            if thread == 0 {
+                break;
+            }
+            // One that changed while it was read is not told of, and the others are.
+            if let (Ok(id), Ok(frames)) = (self.field(thread, At::ThreadId), self.frames_of(thread)) {
+                found.insert(id, frames);
+            }
+            thread = self.field(thread, At::ThreadNext).unwrap_or(0);
+        }
+        found
+    }
+
+    fn frames_of(&self, thread: u64) -> io::Result<Vec<Frame>> {
+        let mut frame = self.field(thread, At::ThreadCurrentFrame)?;
+        // There the field leads to a record that holds the frame.
+        match self.layout.minor {
+            11 => frame = self.memory.word(frame.wrapping_add(WORD))?,
+            12 => frame = self.memory.word(frame)?,
+            _ => {}
+        }
+        let mut frames = Vec::new();
+        for _ in 0..MAX_FRAMES {
+            if frame == 0 {
+                break;
+            }
+            if let Some((code, mut told)) =
+                self.place(frame)?.filter(|(_, told)| !told.file.is_empty() && told.file != "<shim>")
+            {
+                (told.locals, told.more_locals) = self.locals(frame, code)?;
+                frames.push(told);
+            }
+            frame = self.field(frame, At::FramePrevious)?;
+        }
+        Ok(frames)
     }
 
     fn bytes_object(&self, object: u64) -> io::Result<Vec<u8>> {
@@ -301,13 +494,30 @@ impl Objects {
         self.memory.bytes(object.wrapping_add(self.layout.offset(At::BytesStart)), size)
     }
 
-    fn locals(&self, frame: u64, code: u64) -> io::Result<Vec<Local>> {
-        let names = self.pointer(code, At::CodeLocalNames)?;
-        let kinds = self.bytes_object(self.pointer(code, At::CodeLocalKinds)?)?;
+    /// Where the names of a function's variables are, and of what kind each is, in the order of their values.
+    fn variables(&self, code: u64) -> io::Result<Vec<(u64, u8)>> {
+        let names = |tuple: u64| {
+            let items = tuple.wrapping_add(self.layout.offset(At::TupleItems));
+            let count = self.field(tuple, At::TupleSize)?.min(MAX_TABLE_BYTES as u64);
+            io::Result::Ok((0..count).map(move |index| items.wrapping_add(index * WORD)))
+        };
+        if self.layout.minor >= 11 {
+            let kinds = self.bytes_object(self.pointer(code, At::CodeLocalKinds)?)?;
+            return Ok(names(self.pointer(code, At::CodeLocalNames)?)?.zip(kinds).collect());
+        }
+        // Its own, those that functions inside it use, and those of the functions around it.
+        let mut variables = Vec::new();
+        for (offset, kind) in [(72, 0), (88, IN_CELL), (80, IN_CELL)] {
+            variables.extend(names(self.memory.word(code.wrapping_add(offset))?)?.map(|name| (name, kind)));
+        }
+        Ok(variables)
+    }
+
+    /// The variables of a frame, and how many more it has.
+    fn locals(&self, frame: u64, code: u64) -> io::Result<(Vec<Local>, usize)> {
         let values = frame.wrapping_add(self.layout.offset(At::FrameLocals));
-        let items = names.wrapping_add(self.layout.offset(At::TupleItems));
-        let mut locals = Vec::new();
-        for (index, kind) in (0..self.field(names, At::TupleSize)?).zip(kinds) {
+        let (mut locals, mut more) = (Vec::new(), 0);
+        for (index, (name, kind)) in (0..).zip(self.variables(code)?) {
             let mut value = self.memory.word(values.wrapping_add(index * WORD))? & !TAG_BITS;
             // Variables that closures share are in a cell, which may not have been made yet.
             if kind & IN_CELL != 0 && value != 0 && self.type_name(value)? == "cell" {
@@ -316,13 +526,14 @@ impl Objects {
             if value == 0 || kind & HIDDEN != 0 {
                 continue;
             }
-            let name = self.string(self.memory.word(items.wrapping_add(index * WORD))?)?;
-            locals.push(Local { name: plain(&name, MAX_NAME_CHARS), value: self.shown(value) });
             if locals.len() == MAX_LOCALS {
-                break;
+                more += 1;
+                continue;
             }
+            let name = self.string(self.memory.word(name)?)?;
+            locals.push(Local { name: plain(&name, MAX_NAME_CHARS), value: self.shown(value) });
         }
-        Ok(locals)
+        Ok((locals, more))
     }
 
     pub fn coroutine_state(&self, coroutine: u64) -> io::Result<CoroutineState> {

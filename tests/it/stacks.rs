@@ -140,6 +140,38 @@ fn a_busy_program_is_told_with_its_variables_and_no_code_of_it_runs() {
 }
 
 #[test]
+fn classes_tuples_closures_and_what_is_left_out_are_told() {
+    let many: Vec<_> = (0..60).map(|n| format!("v{n} = {n}")).collect();
+    let code = format!(
+        "class Thing: pass\ndef outer(given):\n    shared = ('a',)\n    def inner():\n        \
+         kind, table, empty, big = Thing, {{'k': [1, (2,)]}}, (), -(1 << 70)\n        {READY}        input()\n        \
+         return shared, given, kind, table, empty, big\n    return inner()\n\
+         def many():\n    {}\n    outer({{1: Thing, 'none': None}})\nmany()",
+        many.join("; ")
+    );
+    on_each_program(&code, |program, home| {
+        let stacks = program.stacks_when(home, |stacks| functions(&stacks.threads[0].frames).first() == Some(&"inner"));
+        let frames = &stacks.threads[0].frames;
+        assert_eq!(functions(frames), ["inner", "outer", "many", "<module>"]);
+        let told: Vec<_> = frames[0].locals.iter().map(|local| (local.name.as_str(), local.value.as_str())).collect();
+        let expected = [
+            ("kind", "<class 'Thing'>"),
+            ("table", "{\"k\": [1, (2,)]}"),
+            ("empty", "()"),
+            ("big", "-1180591620717411303424"),
+            ("given", "{1: <class 'Thing'>, \"none\": None}"),
+            ("shared", "(\"a\",)"),
+        ];
+        let of_inner: Vec<_> = told.into_iter().filter(|(name, _)| *name != "sys").collect();
+        assert_eq!(of_inner, expected, "3.{}", program.minor);
+        assert_eq!((local(&frames[1], "shared"), local(&frames[1], "given")), (expected[5].1, expected[4].1));
+        assert_eq!((frames[2].locals.len(), frames[2].more_locals), (50, 10), "3.{}", program.minor);
+        let text = home.run(&["stacks", &program.pid().to_string()]).stdout;
+        assert!(text.contains("v49 = 49, … 10 more\n"), "{text}");
+    });
+}
+
+#[test]
 fn threads_are_named_and_the_waiting_are_told_from_the_running() {
     let code = format!(
         "import threading\nstarted = threading.Barrier(3)\nlock = threading.Lock()\nlock.acquire()\n\
