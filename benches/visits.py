@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import statistics
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +19,22 @@ if TYPE_CHECKING:
 PROBE = Path(__file__).resolve().parent.parent / "probe"
 UNPREPARED = "import sys; print('ready', flush=True); sys.stdin.read()"
 PREPARED = "import pylair; pylair.start(app_id='bench'); " + UNPREPARED
+# Answers each line after a little work, on a thread for each caller.
+SERVER = """
+import socketserver
+class Handler(socketserver.StreamRequestHandler):
+    def handle(self):
+        for line in self.rfile:
+            self.wfile.write(b"%d\\n" % sum(i * i for i in range(2000)))
+server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+server.daemon_threads = True
+print("ready", flush=True)
+print(server.server_address[1], flush=True)
+server.serve_forever()
+"""
 IDLE_SECONDS = 5.0
+# How long callers are watched before an attach, while attached, and after a detach.
+WATCH_SECONDS = 0.3
 
 
 class Visited:
@@ -41,6 +58,15 @@ class Visited:
     def pid(self) -> int:
         return self.process.pid
 
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().decode().strip()
+
+    def private_mb(self) -> float:
+        """Memory that is its own."""
+        with open(f"/proc/{self.pid}/smaps_rollup") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("Private_Dirty")) / 1024
+
     def ticks(self) -> int:
         """Processor time that it has used."""
         with open(f"/proc/{self.pid}/stat") as file:
@@ -59,6 +85,67 @@ def measure(bench: Bench) -> None:
     coming_in(bench)
     calling(bench)
     being_there(bench)
+    beside(bench)
+
+
+class Caller(threading.Thread):
+    """Asks a server one question after the other, and notes when each began and ended."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(daemon=True)
+        self.connection = socket.create_connection(("127.0.0.1", port))
+        self.asked: list[tuple[float, float]] = []
+        self.start()
+
+    def run(self) -> None:
+        with self.connection, self.connection.makefile("rb") as answers:
+            while True:
+                began = time.perf_counter()
+                try:
+                    self.connection.sendall(b"x\n")
+                    if not answers.readline():
+                        return
+                except OSError:
+                    return
+                self.asked.append((began, time.perf_counter()))
+                time.sleep(0.001)
+
+    def during(self, start: float, end: float) -> list[float]:
+        return [(ended - began) * 1e3 for began, ended in list(self.asked) if ended > start and began < end]
+
+
+def beside(bench: Bench) -> None:
+    """What callers of an app notice of a visit, and what stays of it."""
+    home = bench.home()
+    spans: dict[str, list[float]] = {"before": [], "attaching": [], "attached": [], "detached": []}
+    worst, memory = [], []
+    with Visited(bench, home.env, SERVER) as visited:
+        port = int(visited.line())
+        callers = [Caller(port) for _ in range(2)]
+        time.sleep(WATCH_SECONDS)
+        for _ in range(bench.rounds(30)):
+            times = [time.perf_counter()]
+            memory.append(visited.private_mb())
+            for step in ([], ["--json"], [], ["--detach"], []):
+                if step:
+                    done = home.run("attach", str(visited.pid), *step)
+                    if done.returncode != 0:
+                        raise RuntimeError(done.stderr)
+                else:
+                    time.sleep(WATCH_SECONDS)
+                times.append(time.perf_counter())
+            for name, at in (("before", 0), ("attaching", 1), ("attached", 2), ("detached", 4)):
+                spans[name] += [taken for caller in callers for taken in caller.during(times[at], times[at + 1])]
+            worst.append(max(taken for caller in callers for taken in caller.during(times[1], times[2])))
+        memory.append(visited.private_mb())
+        visited.process.terminate()
+    for name, taken in spans.items():
+        cuts = statistics.quantiles(taken, n=100)
+        bench.row(f"a request of an app, {name}", cuts[49], "ms", more=f"p95 {cuts[94]:.2f}, p99 {cuts[98]:.2f}, worst {max(taken):.1f}")
+    middle, high = statistics.median(worst), statistics.quantiles(worst, n=20)[18] if len(worst) > 1 else worst[0]
+    bench.row("  the slowest one of an attach", middle, "ms", more=f"p95 {high:.1f}, worst {max(worst):.1f}")
+    bench.row("  memory left by the first visit", memory[1] - memory[0], "MB", more=f"by {len(memory) - 1}: {memory[-1] - memory[0]:.1f}")
+    home.close()
 
 
 def coming_in(bench: Bench) -> None:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from .serving import Running, Server
 
+# What classes of ours hold that has code.
+_EMPTIED = (type(lambda: None), property, staticmethod, classmethod)
+
 _LOOPBACK = ("localhost", "::1")
 
 
@@ -40,8 +43,9 @@ class App:
         # Calls that are running, by a number that no other call of this process has.
         self.running_calls: dict[int, Running] = {}
         self.calls: Any = None
-        # A probe that came in from outside takes itself away with this.
+        # A probe that came in from outside takes itself away with this, and leaves the names of its modules here.
         self.leave: Callable[[], None] | None = None
+        self.leftovers: list[dict[str, Any]] = []
         # `main` is whatever module is `__main__` at the time, unless the program registered something else under that name.
         self.shows_main = False
         self.runtime = ""
@@ -176,6 +180,20 @@ class App:
                     self._lock.release()
         if detached and self.leave is not None:
             self.leave()
+
+    def forget(self, server: Server) -> None:
+        """The last thing on the thread of a server that has left: lets go of what the package consists of, unless a call still runs."""
+        leftovers, self.leftovers = self.leftovers, []
+        if server.call_threads:
+            return
+        # This module's own names go too.
+        emptied = _EMPTIED
+        for names in leftovers:
+            # A class holds itself, so it is emptied too.
+            for kind in [value for value in names.values() if type(value) is type and value.__module__ == names["__name__"]]:
+                for name in [name for name, value in vars(kind).items() if type(value) in emptied]:
+                    delattr(kind, name)
+            names.clear()
 
     def _stopped(self) -> None:
         import atexit

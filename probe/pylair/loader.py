@@ -14,6 +14,10 @@ from types import ModuleType
 __builtins__ = dict(vars(builtins))
 
 PACKAGE = "_pylair"
+# Longest piece of a module that is compiled at once, if it can be cut, and how long an arriving probe works without a rest.
+_PIECE_LINES = 40
+_WORK_SECONDS = 0.001
+_REST_SECONDS = 0.0005
 
 _import = builtins.__import__
 # What these hold the probe reads and sets for the program's sake.
@@ -25,9 +29,11 @@ _IN_C = {"signal": "_signal", "socket": "_socket"}
 class MemoryImporter:
     """A finder and loader for `_pylair` and its modules."""
 
-    def __init__(self, sources):
+    def __init__(self, sources, rest=None):
         self.sources = sources
         self.builtins = dict(__builtins__)
+        # Where others wait while we compile, a module is compiled in pieces, and this is called after each.
+        self.rest = rest
 
     def find_spec(self, name, path=None, target=None):
         if name == PACKAGE:
@@ -45,11 +51,55 @@ class MemoryImporter:
         spec = module.__spec__
         source = self.get_source(spec.name)
         module.__dict__["__builtins__"] = self.builtins
-        exec(compile(source, spec.origin, "exec", dont_inherit=True), module.__dict__)
+        flags = 0
+        for piece in [source] if self.rest is None else _pieces(source):
+            exec(compile(piece, spec.origin, "exec", flags, True), module.__dict__)
+            if self.rest is not None:
+                # What the first piece imports from the future holds for all.
+                flags = getattr(module.__dict__.get("annotations"), "compiler_flag", 0)
+                self.rest()
 
     def get_source(self, name):
         # The package itself is the module without a name.
         return self.sources.get(name[len(PACKAGE) + 1 :], "")
+
+
+def _pieces(source):
+    """The source in pieces that can be compiled one by one, each with as many empty lines before it as there were lines. Cut where a
+    function or a class of the module begins."""
+    lines = source.split("\n")
+    start = 0
+    for at, line in enumerate(lines):
+        if (
+            at - start >= _PIECE_LINES
+            and line.startswith(("def ", "class ", "async def ", "@"))
+            and not lines[at - 1]
+            and not lines[at - 2]
+        ):
+            yield "\n" * start + "\n".join(lines[start:at])
+            start = at
+    yield "\n" * start + "\n".join(lines[start:])
+
+
+def _resting():
+    """What an arriving probe does after each piece of work: it lets go of the interpreter for a moment, if it has worked for one. Only on
+    this thread, which is the probe's own."""
+    import _thread
+    import time
+
+    try:
+        # gevent's own would wait for its loop.
+        sleep = sys.modules["gevent.monkey"].get_original("time", "sleep")
+    except Exception:
+        sleep = time.sleep
+    arriving, rested = _thread.get_ident(), [time.perf_counter()]
+
+    def rest():
+        if _thread.get_ident() == arriving and time.perf_counter() - rested[0] > _WORK_SECONDS:
+            sleep(_REST_SECONDS)
+            rested[0] = time.perf_counter()
+
+    return rest
 
 
 class ApartImporter(MemoryImporter):
@@ -158,5 +208,7 @@ def run(sources, entry, config):
         sys.meta_path.insert(0, importer)
         importer.run(entry, config)
     else:
-        sys.meta_path.insert(0, MemoryImporter(sources))
+        # Where a probe is already, its modules are the ones that are asked.
+        if PACKAGE not in sys.modules:
+            sys.meta_path.insert(0, MemoryImporter(sources, _resting() if entry == "attached" else None))
         importlib.import_module(f"{PACKAGE}.{entry}").main(config)

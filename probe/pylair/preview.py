@@ -133,7 +133,8 @@ class _Text:
         self.put(text[:-1] + "…" + text[-1])
 
 
-Writer = Callable[[_Text, Any, int], None]
+# With the class itself, `typing` would remember it, and with it a probe that has left.
+Writer = Callable[[Any, Any, int], None]
 # Gives so many of the last items; None where there is no order.
 Last = Optional[Callable[[int], Iterable[Any]]]
 

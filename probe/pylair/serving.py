@@ -103,6 +103,8 @@ class Server:
         self._ended = allocate_lock()
         self._gate = allocate_lock()
         self._calls = 0
+        # One item for each thread of a call that has not come to its last line.
+        self.call_threads: list[None] = []
         self._signals: Any = ()
 
     # What may be called on any thread.
@@ -287,6 +289,9 @@ class Server:
             forget_name()
             self.thread = None
             ended.release()
+            if after == "detach":
+                # Nothing may follow this.
+                self.app.forget(self)
 
     def _serve(self) -> str | None:
         """Serves until there is an order. Returns None for a pause, else why it ended."""
@@ -505,9 +510,11 @@ class Server:
         # Calls of two connections may have the same id.
         key = request["call"] = self._calls
         app.running_calls[key] = Running(request, op, connection)
+        self.call_threads.append(None)
         try:
             start_new_thread(self._run_call, (key, connection, request, blob))
         except RuntimeError as error:
+            self.call_threads.pop()
             app.running_calls.pop(key, None)
             self._answer(connection, request, {"refused": f"the app can start no more threads: {error}", "kind": "busy"})
 
@@ -550,6 +557,7 @@ class Server:
         except Exception:
             pass
         forget_name()
+        self.call_threads.pop()
 
     def _forget_descriptors(self) -> None:
         for connection in self._connections.values():

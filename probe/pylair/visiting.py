@@ -14,6 +14,8 @@ from . import app
 _PACKAGE = __name__.rpartition(".")[0]
 # What the program gave, through the `pylair` it has installed, to the App that goes.
 _GIVEN = ("registered", "invoker", "screenshot_fn", "winshot_fn")
+# Modules that something the program still has may need: a stream that it took while a call ran, a log factory that it chained to its own.
+_HELD = ("streams", "plain_threads", "logs", "display")
 
 
 def leave() -> None:
@@ -29,6 +31,12 @@ def leave() -> None:
         except Exception:
             # Another package of that name.
             pass
+    # A module and its functions hold each other. Without this they would stay until the program's own collector runs.
+    visitor.leftovers = [
+        vars(module)
+        for name, module in list(sys.modules.items())
+        if name.startswith(f"{_PACKAGE}.") and name.rpartition(".")[2] not in _HELD
+    ]
     remove_package()
 
 

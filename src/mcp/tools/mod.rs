@@ -395,7 +395,7 @@ pub static TABLE: &[Tool] = &[
         name: "attach",
         title: "Attach to a process",
         description: "Start a probe in a running CPython (3.8 or newer) that was not prepared for it, and return the target it is from now on. \
-                      A thread of it is held for about a millisecond; nothing else changes.",
+                      A thread of it is held for about a millisecond, others may wait some milliseconds while the probe loads.",
         toolset: Toolset::Look,
         effect: Effect::Adds,
         input: input::<attach::AttachArgs>,
