@@ -327,8 +327,8 @@ pub struct JsonArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The program goes on as before; a thread of it is held for about a millisecond. What is attached to is an app, and stays one until
---detach or its end.")]
+The program goes on as before: a thread of it is held for about a millisecond, and others may wait some milliseconds while the probe
+loads. What is attached to is an app, and stays one until --detach or its end. What is attached read-only here is detached here only.")]
 pub struct AttachArgs {
     /// The process
     #[arg(value_parser = clap::value_parser!(i32).range(1..))]

@@ -59,6 +59,10 @@ struct Status {
 
 /// Fails when no look can succeed, whatever the permissions: no such process, one that has ended, a thread, the kernel's own.
 pub fn check(pid: i32) -> Result<(), Access> {
+    if !Path::new("/proc/self").exists() {
+        let message = "/proc is not mounted here, and other processes are seen through it only".to_owned();
+        return Err(Access::new("no_proc", message, "mount it: `mount -t proc proc /proc`"));
+    }
     unreachable_one(&gather(pid)).map_or(Ok(()), Err)
 }
 
@@ -75,6 +79,15 @@ pub fn not_python(pid: i32) -> Access {
         format!("process {pid} runs {name}, which is not Python"),
         "pass the pid of a Python process: `pgrep -a python` lists them",
     )
+}
+
+/// How many files a process has open and may have; none when it is gone or not ours to look at.
+pub fn open_files(pid: i32) -> Option<(u64, u64)> {
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    let limit = line.split_whitespace().next()?.parse().ok()?;
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count();
+    Some((u64::try_from(open).ok()?, limit))
 }
 
 /// What a process runs, for messages.

@@ -37,6 +37,8 @@ class App:
         self.winshot_fn: Callable[[str], bytes] | None = None
         self.app_id: str | None = None
         self.how = "start"
+        # Who attached: `command_line` or `mcp`.
+        self.by: str | None = None
         self.parent: str | None = None
         self.n_commands = 0
         self.last_command_time = 0.0
@@ -55,6 +57,11 @@ class App:
     @property
     def running(self) -> bool:
         return self._server is not None
+
+    def is_lost(self) -> bool:
+        """Whether it serves and its socket has been removed."""
+        server = self._server
+        return server is not None and server.is_lost()
 
     @property
     def n_clients(self) -> int:

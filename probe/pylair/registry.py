@@ -109,10 +109,10 @@ def remove(path: str) -> None:
         pass
 
 
-def write_error(runtime: str, error: str) -> None:
+def write_error(runtime: str, error: str, kind: str = "") -> None:
     """Says in the registry why no probe runs in this process."""
     name = f"{os.getpid()}-{start_time()}.error"
-    write(os.path.join(open_directory(runtime), name), {"error": wire.clean(error)[:2000]})
+    write(os.path.join(open_directory(runtime), name), {"error": wire.clean(error)[:2000], "kind": kind})
 
 
 def describe(app_id: str, endpoint: str, start: int, readonly: bool, how: str, parent: str | None) -> dict[str, Any]:

@@ -124,6 +124,8 @@ class Server:
             self._make_wake()
             app = self.app
             self.entry = registry.describe(app.app_id, endpoint, start, app.readonly, app.how, app.parent)
+            if app.by is not None:
+                self.entry["by"] = app.by
             registry.remove(f"{self._path}.error")
             self.publish()
         except BaseException:
@@ -232,6 +234,10 @@ class Server:
         for fd in ends:
             if fd >= 0:
                 os.close(fd)
+
+    def is_lost(self) -> bool:
+        """Whether somebody removed the socket that it listens on."""
+        return bool(self._listeners and self._path) and not os.path.exists(f"{self._path}.sock")
 
     def n_clients(self) -> int:
         return sum(connection.trusted for connection in list(self._connections.values()))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
-from host import sources
+from host import PROBE, sources
 from visitor import INSTALLED, wait_for
 
 # Runs what it is told on its main thread. `attach` is the statement, `leftovers` what a program could find of a visit.
@@ -140,3 +141,70 @@ def test_a_session_of_our_own_is_not_attached_to(home, target):
     tell(target, "attach()")
     (path,) = home.apps.iterdir()
     assert "a session of pylair's own" in json.loads(path.read_text())["error"]
+
+
+def test_the_modules_that_are_looked_for_are_all_that_the_probe_brings(python, home):
+    """What `arrive.py` makes sure of before it imports anything is what an attached probe imports of the standard library."""
+    arrive = (PROBE / "bootstrap" / "arrive.py").read_text()
+    needed = set(" ".join(re.findall(r'^        "([a-z ]+)"$', arrive, re.M)).split())
+    assert {"json", "logging", "threading"} <= needed
+    config = {"runtime": str(home.path / "runtime"), "app_id": "bare", "readonly": False}
+    (home.path / "payload.json").write_text(json.dumps({"sources": sources(), "config": config}))
+    # `-S`, because `site` may import anything.
+    program = home.start(
+        [python, "-S", "-c", "import sys; before = set(sys.modules)\n" + TARGET.replace("import os, sys, threading, time", "")]
+    )
+    tell(program, "import os, time; imported = before | set(sys.modules)")
+    tell(program, "attach()")
+    visit = home.visit("bare")
+    assert visit.run("print(1); [1]")["outcome"] == "ok"
+    assert visit.ask("inspect", path="main.data")[0].get("refused") is None
+    assert visit.ask("stacks")[0].get("refused") is None
+    brought = (
+        "print(*sorted({name.partition('.')[0] for name, module in sys.modules.items() if name not in imported and '_pylair' not in name"
+    )
+    brought += " and str(getattr(module, '__file__', '')).endswith('.py')}))"
+    found = set(tell(program, brought)[0].split())
+    # `ctypes` is loaded for an interrupt, and done without where it is not there.
+    assert {name for name in found if not name.startswith(("_", "sre_"))} - {"ctypes"} <= needed, found - needed
+
+
+def test_a_probe_of_another_registry_is_named_and_stays(home, target, tmp_path):
+    tell(target, "attach()")
+    visit = home.visit("victim")
+    payload = json.loads((home.path / "payload.json").read_text())
+    payload["config"]["runtime"] = str(tmp_path / "other")
+    (home.path / "payload.json").write_text(json.dumps(payload))
+    (before,) = tell(target, "print(len(sys.meta_path))")
+    tell(target, "attach()")
+    (told,) = (tmp_path / "other" / "apps").glob("*.error")
+    told = json.loads(told.read_text())
+    assert told["kind"] == "another_probe" and told["error"] == f"it serves as app:victim in {home.path / 'runtime'}"
+    assert tell(target, "print(len(sys.meta_path))") == [before]
+    assert visit.run("main.data")["result"] == "[1, 2, 3]"
+
+
+def test_a_probe_whose_socket_was_removed_is_replaced(home, target):
+    tell(target, "attach()")
+    for path in (home.path / "runtime" / "apps").iterdir():
+        path.unlink()
+    tell(target, "attach()")
+    assert home.visit("victim").run("main.data")["result"] == "[1, 2, 3]"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "readonly"), [("command_line", "mcp", True), ("mcp", "mcp", False), ("mcp", "command_line", False)]
+)
+def test_what_was_made_read_only_is_made_writable_only_by_who_made_it(home, target, first, second, readonly):
+    """The descriptors are taken from the probe, as a program does that becomes a daemon, so that nobody has detached."""
+    payload = json.loads((home.path / "payload.json").read_text())
+    payload["config"].update(by=first, readonly=True)
+    (home.path / "payload.json").write_text(json.dumps(payload))
+    tell(target, "attach()")
+    assert home.entry("victim")["by"] == first
+    tell(target, "os.closerange(3, 2000)")
+    wait_for(lambda: list(home.apps.iterdir()) == [])
+    payload["config"].update(by=second, readonly=False)
+    (home.path / "payload.json").write_text(json.dumps(payload))
+    tell(target, "attach()")
+    assert home.entry("victim")["readonly"] is readonly

@@ -28,6 +28,8 @@ pub enum Error {
     Version { target: String, theirs: u32 },
     #[error("{target} does not answer{}", if *stopped { ": its process is stopped, by a debugger or a signal" } else { "" })]
     NotAnswering { target: String, stopped: bool },
+    #[error("{target} does not answer: it has all of the {limit} files open that it may have, and takes no connection")]
+    NoDescriptors { target: String, pid: i32, limit: u64 },
     #[error("{target} ended while it was asked{}", how.as_ref().map(|how| format!(": {how}")).unwrap_or_default())]
     Died { target: String, how: Option<String> },
     #[error("the connection to {target} ended while it was asked, and its process goes on: {why}")]
@@ -43,6 +45,8 @@ pub enum Error {
     Unreadable { target: String, why: String },
     #[error("{target} was not attached to; it serves because it wants to")]
     NotAttached { target: String },
+    #[error("{target} was attached to read-only on the command line, and is not detached from anywhere else")]
+    HeldReadOnly { target: String, pid: i32 },
     #[error("{what} needs a session, and {target} is an app")]
     SessionsOnly { what: &'static str, target: String },
     #[error("an app cannot be rolled back")]
@@ -70,11 +74,13 @@ impl Error {
             Self::Connect { .. } | Self::Impostor { .. } | Self::Unreadable { .. } => "app_failed",
             Self::Version { .. } => "other_version",
             Self::NotAnswering { .. } => "not_answering",
+            Self::NoDescriptors { .. } => "no_descriptors",
             Self::Died { .. } => "app_died",
             Self::Lost { .. } => "connection_lost",
             Self::Busy { .. } | Self::Full { .. } => "busy",
             Self::Refused(refusal) => refusal.known_kind(),
             Self::NotAttached { .. } => "not_attached",
+            Self::HeldReadOnly { .. } => "readonly",
             Self::SessionsOnly { .. } => "sessions_only",
             Self::NoRollback | Self::CodeTooLong(_) => "bad_argument",
             Self::Output(_) => "output_unavailable",
@@ -104,6 +110,9 @@ impl Error {
                  a call into C hold the interpreter: dump_stacks shows where it is"
                     .to_owned()
             }
+            Self::NoDescriptors { pid, limit, .. } => {
+                format!("raise its limit with `prlimit --pid {pid} --nofile={}`; dump_stacks needs none", limit.saturating_mul(2))
+            }
             Self::Lost { .. } => "list_targets shows what is running; what it was asked may have been done".to_owned(),
             Self::Busy { target, job, .. } => format!(
                 "wait with get_job(job=\"{job}\"), or stop it with interrupt(target=\"{target}\"), in a shell `pylair interrupt {target}`"
@@ -112,6 +121,9 @@ impl Error {
             Self::Refused(refusal) => refusal.hint.clone().unwrap_or_else(|| "inspect shows what is there".to_owned()),
             Self::Unreadable { .. } => "the probe in it may be of another version".to_owned(),
             Self::NotAttached { .. } => "pylair.stop() in the app ends it; the app itself is yours to end".to_owned(),
+            Self::HeldReadOnly { pid, .. } => {
+                format!("ask whoever attached to run `pylair attach {pid} --detach` in a shell; looking works meanwhile")
+            }
             Self::SessionsOnly { .. } => {
                 "name a session, or leave out `target` for your default one where it is optional".to_owned()
             }

@@ -20,7 +20,7 @@ use std::{
 use serde::de::DeserializeOwned;
 
 pub use error::Error;
-pub use registry::{Entry, FrameAt};
+pub use registry::{By, Entry, FrameAt};
 pub(crate) use status::time;
 pub use status::{RunningCall, State, Status};
 
@@ -395,7 +395,13 @@ impl App {
         if let Ok(answer) = tokio::time::timeout(first, &mut answer).await {
             return Ok(answer);
         }
-        let silent = |stopped| Error::NotAnswering { target: self.name(), stopped };
+        let silent = |stopped: bool| match crate::process_access::open_files(self.entry.pid) {
+            // A caller more is a descriptor more.
+            Some((open, limit)) if open >= limit && !stopped => {
+                Error::NoDescriptors { target: self.name(), pid: self.entry.pid, limit }
+            }
+            _ => Error::NotAnswering { target: self.name(), stopped },
+        };
         if doing(self.instance.process) == Doing::Stopped {
             return Err(silent(true));
         }
@@ -494,9 +500,12 @@ impl App {
     }
 
     /// Takes a probe that came in from outside out again.
-    pub async fn detach(&self) -> Result<(), Error> {
+    pub async fn detach(&self, caller: &Caller) -> Result<(), Error> {
         if self.entry.how != "attach" {
             return Err(Error::NotAttached { target: self.name() });
+        }
+        if self.entry.is_held_read_only() && caller.door != Door::Cli {
+            return Err(Error::HeldReadOnly { target: self.name(), pid: self.entry.pid });
         }
         self.ask(None, Op::Detach, &[], ANSWER_TIMEOUT).await?;
         // It has answered and now takes away what there is of it. Whoever asks next shall not find half of it.

@@ -32,6 +32,9 @@ pub struct Entry {
     pub started_at: f64,
     #[serde(default)]
     pub how: String,
+    /// Who attached, where somebody did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<By>,
     #[serde(default)]
     pub parent: Option<String>,
     #[serde(default)]
@@ -55,6 +58,14 @@ pub struct Entry {
     pub frames: Vec<FrameAt>,
 }
 
+/// The door that somebody attached through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum By {
+    CommandLine,
+    Mcp,
+}
+
 /// A frame of a frozen failure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct FrameAt {
@@ -66,6 +77,11 @@ pub struct FrameAt {
 impl Entry {
     pub fn process(&self) -> Process {
         Process { pid: self.pid, started: self.start }
+    }
+
+    /// Whether somebody let only looks into it on the command line, which nobody else may change.
+    pub fn is_held_read_only(&self) -> bool {
+        self.readonly && self.by == Some(By::CommandLine)
     }
 
     /// Whether it is the copy of a failure.

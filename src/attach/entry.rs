@@ -52,15 +52,18 @@ impl Files {
     }
 
     /// Why the probe did not start, if it says so. Told once.
-    fn take_error(&self) -> Option<String> {
+    fn take_error(&self, pid: i32) -> Option<Error> {
         #[derive(Deserialize)]
         struct Failure {
             error: String,
+            #[serde(default)]
+            kind: String,
         }
         let text = self.read("error")?;
         self.forget_error();
-        let failure = serde_json::from_str::<Failure>(&text);
-        Some(failure.map_or_else(|_| "it does not say why".to_owned(), |failure| failure.error))
+        let failure = serde_json::from_str::<Failure>(&text)
+            .unwrap_or_else(|_| Failure { error: "it does not say why".to_owned(), kind: String::new() });
+        Some(Error::of_probe(pid, &failure.kind, crate::plain::shown(&failure.error)))
     }
 
     /// What an earlier attempt left must not be taken for this one's.
@@ -82,8 +85,8 @@ impl Files {
             if let Some(entry) = self.entry() {
                 return Ok(Some(entry));
             }
-            if let Some(reason) = self.take_error() {
-                return Err(Error::ProbeFailed { pid: process.pid, reason });
+            if let Some(error) = self.take_error(process.pid) {
+                return Err(error);
             }
             if Instant::now() >= until {
                 return Ok(None);

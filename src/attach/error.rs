@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::process_access::Access;
 
+/// Descriptors that a probe opens: a socket, a pipe, a file, and one for each of a few callers.
+pub const NEEDED_DESCRIPTORS: u64 = 8;
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// What `/proc` and the kernel say.
@@ -37,6 +40,25 @@ pub enum Error {
     NoAnswer { pid: i32, seconds: u64 },
     #[error("the probe could not start in process {pid}: {reason}")]
     ProbeFailed { pid: i32, reason: String },
+    #[error("process {pid} has {open} of at most {limit} files open, and a probe needs {NEEDED_DESCRIPTORS} more")]
+    NoDescriptors { pid: i32, open: u64, limit: u64 },
+    #[error("process {pid} sees no /proc, which the probe needs")]
+    NoProc { pid: i32 },
+    /// Modules by their names, with spaces between them.
+    #[error(
+        "process {pid} is a frozen bundle (PyInstaller or the like) without modules of the standard library that the probe needs: {modules}"
+    )]
+    FrozenBundle { pid: i32, modules: String },
+    #[error("the Python of process {pid} lacks modules of the standard library that the probe needs: {modules}")]
+    NoModule { pid: i32, modules: String },
+    #[error(
+        "process {pid} has a module of its own in place of one of the standard library that the probe needs: {found}"
+    )]
+    ShadowedModule { pid: i32, found: String },
+    #[error("another probe is in process {pid}: {found}")]
+    AnotherProbe { pid: i32, found: String },
+    #[error("a probe that may change everything is in process {pid} already, as app:{app_id}")]
+    Writable { pid: i32, app_id: String, attached: bool },
     #[error("process {pid} ended in the meantime")]
     Ended { pid: i32 },
     #[error("no probe is in process {pid}")]
@@ -71,11 +93,16 @@ impl From<&Error> for Told {
 
 /// Every word that `Error::kind` can say.
 const KINDS: &[&str] = &[
+    "another_probe",
     "attach_failed",
     "being_debugged",
     "forbidden",
+    "frozen_bundle",
     "kernel_thread",
     "no_answer",
+    "no_descriptors",
+    "no_module",
+    "no_proc",
     "no_process",
     "no_symbols",
     "not_a_process",
@@ -91,15 +118,29 @@ const KINDS: &[&str] = &[
     "pending",
     "probe_failed",
     "process_ended",
+    "shadowed_module",
     "stopped",
     "unreachable",
     "unsupported",
     "unsupported_python",
+    "writable",
     "yama",
     "zombie",
 ];
 
 impl Error {
+    /// What a probe that could not start says, by its word for it.
+    pub fn of_probe(pid: i32, kind: &str, reason: String) -> Self {
+        match kind {
+            "no_proc" => Self::NoProc { pid },
+            "frozen_bundle" => Self::FrozenBundle { pid, modules: reason },
+            "no_module" => Self::NoModule { pid, modules: reason },
+            "shadowed_module" => Self::ShadowedModule { pid, found: reason },
+            "another_probe" => Self::AnotherProbe { pid, found: reason },
+            _ => Self::ProbeFailed { pid, reason },
+        }
+    }
+
     /// The message with its cause.
     pub fn message(&self) -> String {
         crate::plain::with_causes(self)
@@ -119,6 +160,13 @@ impl Error {
             Self::Pending { .. } => "pending",
             Self::NoAnswer { .. } => "no_answer",
             Self::ProbeFailed { .. } => "probe_failed",
+            Self::NoDescriptors { .. } => "no_descriptors",
+            Self::NoProc { .. } => "no_proc",
+            Self::FrozenBundle { .. } => "frozen_bundle",
+            Self::NoModule { .. } => "no_module",
+            Self::ShadowedModule { .. } => "shadowed_module",
+            Self::AnotherProbe { .. } => "another_probe",
+            Self::Writable { .. } => "writable",
             Self::Ended { .. } => "process_ended",
             Self::NotAttached { .. } => "not_attached",
             Self::Unsupported => "unsupported",
@@ -148,8 +196,33 @@ impl Error {
             Self::Pending { .. } => {
                 "it is in a long call into C; list_targets shows it as soon as it is there, attaching again waits on".to_owned()
             }
-            Self::NoAnswer { .. } => "attaching again waits on; dump_stacks shows what the process is doing".to_owned(),
+            Self::NoAnswer { .. } => {
+                "attach again in a moment, which finds the probe if it was only slow; dump_stacks shows what the process is doing"
+                    .to_owned()
+            }
             Self::ProbeFailed { .. } => "the process goes on as before".to_owned(),
+            Self::NoDescriptors { pid, limit, .. } => format!(
+                "raise its limit with `prlimit --pid {pid} --nofile={}`, or have it close files; dump_stacks needs none",
+                limit.saturating_mul(2).max(limit.saturating_add(64))
+            ),
+            Self::NoProc { pid } => {
+                format!("mount one where it runs (`mount -t proc proc /proc`); dump_stacks(target=\"pid:{pid}\") works without")
+            }
+            Self::FrozenBundle { modules, .. } => format!(
+                "bundle it with them (`pyinstaller {}`), or import pylair in it, which brings all that it needs",
+                modules.split(' ').map(|module| format!("--hidden-import {module}")).collect::<Vec<_>>().join(" ")
+            ),
+            Self::NoModule { .. } => "install the whole standard library for that Python; dump_stacks needs nothing of it".to_owned(),
+            Self::ShadowedModule { .. } => {
+                "rename that file, or start the program where it is not found first; dump_stacks works without".to_owned()
+            }
+            Self::AnotherProbe { pid, .. } => format!(
+                "use the app there, with the PYLAIR_HOME that it was attached with, or detach there first: `pylair attach {pid} --detach`"
+            ),
+            Self::Writable { pid, attached: true, .. } => {
+                format!("`pylair attach {pid} --detach` takes it out; then attach read-only")
+            }
+            Self::Writable { .. } => "the program serves itself so; start it with `readonly=True` or `pylair wrap --readonly`".to_owned(),
             Self::Ended { .. } => "start it again, then attach".to_owned(),
             Self::NotAttached { .. } => "list_targets shows the apps that are there".to_owned(),
             Self::Unsupported => "start the program with `pylair wrap`, or with pylair.start() in it".to_owned(),

@@ -47,7 +47,10 @@ use interpreter::Interpreter;
 use process::Process;
 use statement::Config;
 
-use crate::{app::Entry, probe::wire::Op};
+use crate::{
+    app::{By, Entry},
+    probe::wire::Op,
+};
 
 /// How long the probe may take to say that it is there.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -65,6 +68,8 @@ pub struct Options {
     pub app_id: Option<String>,
     #[serde(default)]
     pub readonly: bool,
+    /// Who asks for it.
+    pub by: By,
 }
 
 /// Which way was taken.
@@ -107,13 +112,18 @@ pub fn attach(pid: i32, options: &Options) -> Result<Attached, Error> {
         took_ms: begun.elapsed().as_secs_f64() * 1e3,
     };
     if let Some(entry) = files.entry() {
+        if options.readonly && !entry.readonly {
+            return Err(Error::Writable { pid, app_id: entry.app_id, attached: entry.how == "attach" });
+        }
         return Ok(attached(entry, Way::Already, Duration::ZERO));
     }
+    process.has_room()?;
     let interpreter = Interpreter::find(&process)?;
     let config = Config {
         runtime: runtime.display().to_string(),
         app_id: options.app_id.clone(),
         readonly: options.readonly,
+        by: options.by,
         pid,
         start: process.start,
     };
@@ -140,7 +150,7 @@ pub fn attach(pid: i32, options: &Options) -> Result<Attached, Error> {
     }
     match files.wait(&process, &watch, ANSWER_LIMIT)? {
         Some(entry) => Ok(attached(entry, way, pause)),
-        None => Err(Error::NoAnswer { pid, seconds }),
+        None => process.has_room().and(Err(Error::NoAnswer { pid, seconds })),
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::error::Error;
+use super::error::{Error, NEEDED_DESCRIPTORS};
 use crate::{caller, process_access};
 
 #[derive(Debug, Clone)]
@@ -49,6 +49,24 @@ impl Process {
     /// Is it still the same process?
     pub fn is_there(&self) -> bool {
         caller::read_stat(self.pid).is_some_and(|(_, _, start)| start == self.start) && state(self.pid) != Some('Z')
+    }
+
+    /// Refuses a process in which a probe could not work: one without free descriptors, or without `/proc`.
+    pub fn has_room(&self) -> Result<(), Error> {
+        let pid = self.pid;
+        if let Some((open, limit)) = process_access::open_files(pid)
+            && limit.saturating_sub(open) < NEEDED_DESCRIPTORS
+        {
+            return Err(Error::NoDescriptors { pid, open, limit });
+        }
+        let has_proc = rustix::fs::statfs(format!("/proc/{pid}/root/proc"));
+        match has_proc {
+            // The kernel's number for this kind of file system.
+            Ok(mounted) if mounted.f_type != libc::PROC_SUPER_MAGIC => Err(Error::NoProc { pid }),
+            Err(rustix::io::Errno::NOENT) => Err(Error::NoProc { pid }),
+            // Not being allowed to look is told later, by who may attach.
+            _ => Ok(()),
+        }
     }
 
     /// A path of the process as we reach it.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::process::Process;
-use crate::probe;
+use crate::{app::By, probe};
 
 /// What the entry module gets.
 #[derive(Debug, Clone, Serialize)]
@@ -14,6 +14,7 @@ pub struct Config {
     pub runtime: String,
     pub app_id: Option<String>,
     pub readonly: bool,
+    pub by: By,
     /// Who the process is out here, which can differ from what it knows of itself.
     pub pid: i32,
     pub start: u64,
@@ -108,6 +109,7 @@ mod tests {
             runtime: "/run/me".to_owned(),
             app_id: None,
             readonly: false,
+            by: By::Mcp,
             pid: process.pid,
             start: process.start,
         };

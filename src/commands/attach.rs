@@ -3,6 +3,7 @@
 
 use super::{Exit, Failure, Surroundings, say};
 use crate::{
+    app::By,
     attach::{self, Attached, Options, Way},
     cli::AttachArgs,
     plain::shown,
@@ -27,7 +28,7 @@ pub fn attach(args: &AttachArgs, surroundings: &Surroundings) -> Result<Exit, Fa
         say(&line)?;
         return Ok(Exit::Ok);
     }
-    let options = Options { runtime, app_id: args.app_id.clone(), readonly: args.readonly };
+    let options = Options { runtime, app_id: args.app_id.clone(), readonly: args.readonly, by: By::CommandLine };
     let attached = attach::attach(args.pid, &options)?;
     let line = if args.json.json { serde_json::json!(attached).to_string() } else { sentence(args.pid, &attached) };
     say(&line)?;

@@ -246,7 +246,7 @@ impl Daemon {
                         Ok(app.name())
                     }
                     Target::App(app) => {
-                        app.detach().await?;
+                        app.detach(caller).await?;
                         Ok(app.name())
                     }
                     Target::Session(session) => Ok(self.sessions.close(caller, &session.info.handle, forget).await?),

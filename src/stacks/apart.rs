@@ -42,6 +42,7 @@ impl From<Error> for Refused {
 
 /// Everything that `Error::kind` can say.
 const KINDS: &[&str] = &[
+    "no_proc",
     "no_process",
     "zombie",
     "not_a_process",

@@ -23,11 +23,12 @@ try:
         start = _thread.start_new_thread
     payload = payload.partition(b"\0")
     start(exec, (payload[0], {"payload": payload[2]}))
-except FileNotFoundError:
-    # It was taken back.
-    pass
+except FileNotFoundError as error:
+    # A file that is not there was taken back; the memory of this process is always there, unless `/proc` is not.
+    if not "@CLAIM@":
+        exec("@TELL@", {"error": error, "kind": "no_proc"})
 except KeyboardInterrupt:
     # Meant for the program: it gets it when this has ended.
     _thread.start_new_thread(_thread.interrupt_main, ())
 except BaseException as error:
-    exec("@TELL@", {"error": error})
+    exec("@TELL@", {"error": error, "kind": ""})

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ToolError, parse};
 use crate::{
+    app::By,
     attach::{self, Options, Way},
     caller::Scope,
     mcp::{render, server::Call},
@@ -52,7 +53,7 @@ pub async fn attach(call: Call<'_>) -> Result<CallToolResult, ToolError> {
         return Err(session::Error::NotAllowed("attach to processes").into());
     }
     let (runtime, readonly) = (call.daemon.places.runtime.clone(), args.readonly.unwrap_or(false));
-    let options = Options { runtime, app_id: args.app_id, readonly };
+    let options = Options { runtime, app_id: args.app_id, readonly, by: By::Mcp };
     let program = call.daemon.sessions.parts.probes.program();
     let attached = attach::child::attach(program, pid, options).await?;
     let entry = attached.entry;
