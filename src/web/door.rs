@@ -169,7 +169,11 @@ impl Door {
         let given = given.and_then(|value| value.split_once(' '));
         let given = given.and_then(|(scheme, given)| scheme.eq_ignore_ascii_case("bearer").then_some(given));
         // A good token is let in however many bad ones came from the same address: otherwise anybody near could lock its owner out.
+        let guest = request.extensions().get::<Arc<Guest>>();
         let Some(token) = given.and_then(|given| self.visitors.find(given)) else {
+            if let Some(guest) = guest {
+                guest.fail();
+            }
             if let Some(wait) = self.visitors.failed(address) {
                 return Err(Refusal::too_many("too many requests without a good token came from this address", wait));
             }
@@ -182,7 +186,6 @@ impl Door {
                 "send `Authorization: Bearer TOKEN`; the owner's token is in the file `data/token`, `pylair token add` makes others",
             ));
         };
-        let guest = request.extensions().get::<Arc<Guest>>();
         if guest.is_some_and(|guest| guest.introduce(&token.owner).is_err()) {
             let message = "the owner of this token has as many connections open as this server takes";
             return Err(Refusal::too_many(message, Duration::from_secs(1)));

@@ -36,6 +36,17 @@ struct Stranger {
     id: u64,
     network: IpAddr,
     leave: CancellationToken,
+    manner: Manner,
+}
+
+/// What a stranger has done. Those who have to go first come first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Manner {
+    /// Sent a request without a good token.
+    Failed,
+    Silent,
+    /// Sent a request whose token is being looked at, which takes a moment.
+    Asks,
 }
 
 /// One connection.
@@ -65,7 +76,7 @@ impl Guests {
         let mut state = self.lock();
         state.next += 1;
         let id = state.next;
-        state.strangers.push_back(Stranger { id, network, leave: leave.clone() });
+        state.strangers.push_back(Stranger { id, network, leave: leave.clone(), manner: Manner::Silent });
         if state.strangers.len() > self.strangers
             && let Some(oldest) = state.most_numerous().and_then(|at| state.strangers.remove(at))
         {
@@ -104,14 +115,16 @@ impl Guests {
 }
 
 impl State {
-    /// The oldest stranger of the address that most come from.
+    /// The oldest stranger of the address that most come from. Those who sent a bad token go before the others, among whom somebody with
+    /// a good one may be.
     fn most_numerous(&self) -> Option<usize> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         for stranger in &self.strangers {
             *counts.entry(stranger.network).or_default() += 1;
         }
         let most = counts.values().max()?;
-        self.strangers.iter().position(|stranger| counts[&stranger.network] == *most)
+        let candidates = self.strangers.iter().enumerate().filter(|(_, stranger)| counts[&stranger.network] == *most);
+        candidates.min_by_key(|(_, stranger)| stranger.manner).map(|(at, _)| at)
     }
 }
 
@@ -137,6 +150,30 @@ impl Guest {
             state.known.push_back(Arc::downgrade(self));
         }
         Ok(())
+    }
+
+    /// It has sent a request, whose token is looked at next.
+    pub fn speak(&self) {
+        self.behave(Manner::Asks);
+    }
+
+    /// It has sent a request without a good token.
+    pub fn fail(&self) {
+        self.behave(Manner::Failed);
+    }
+
+    /// Its request was answered.
+    pub fn fall_silent(&self) {
+        self.behave(Manner::Silent);
+    }
+
+    fn behave(&self, manner: Manner) {
+        let mut state = self.guests.lock();
+        if let Some(stranger) = state.strangers.iter_mut().find(|stranger| stranger.id == self.id)
+            && (stranger.manner, manner) != (Manner::Failed, Manner::Silent)
+        {
+            stranger.manner = manner;
+        }
     }
 
     /// A request is being answered, until this is dropped.
@@ -186,6 +223,29 @@ mod tests {
         assert_eq!(guests.strangers(), 3);
         drop((first, second, third, fourth, many));
         assert_eq!(guests.strangers(), 0);
+    }
+
+    #[test]
+    fn whoever_sent_a_bad_token_goes_before_those_who_have_not_spoken() {
+        let guests = guests(3, 8);
+        let arrive = || guests.arrive(IpAddr::from([127, 0, 0, 1]));
+        let (asks, silent, bad) = (arrive(), arrive(), arrive());
+        asks.speak();
+        bad.speak();
+        bad.fail();
+        let is_gone = || [&asks, &silent, &bad].map(|guest| guest.leave.is_cancelled());
+        let next = arrive();
+        assert_eq!(is_gone(), [false, false, true]);
+        next.speak();
+        let last = arrive();
+        assert_eq!(is_gone(), [false, true, true], "whose token is being looked at stays");
+        last.speak();
+        let _another = (arrive(), arrive());
+        assert!(!asks.leave.is_cancelled() && !next.leave.is_cancelled());
+        // An answer that needs no token makes nobody stay.
+        next.fall_silent();
+        let _one_more = (arrive(), arrive());
+        assert!(next.leave.is_cancelled() && !asks.leave.is_cancelled());
     }
 
     #[test]

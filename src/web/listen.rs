@@ -44,6 +44,9 @@ pub struct Limits {
     pub write: Duration,
 }
 
+/// Pause between two crowds of new connections, in which the runtime looks for what those before have sent.
+const HEARING: Duration = Duration::from_millis(1);
+
 /// Serves until told to stop, then until open requests have ended.
 pub async fn serve(
     listener: TcpListener,
@@ -73,11 +76,12 @@ pub async fn serve(
                         () = guest.leave.cancelled() => {}
                     }
                 }));
-                // Whoever has said what he wants is heard before so many others come in that he would have to leave.
+                // Whoever has said what he wants is heard before so many others come in that he would have to leave. Yielding is not
+                // enough: tasks that are ready come before those whose bytes the runtime has not looked for yet.
                 unheard += 1;
                 if unheard >= guests.heard_every() {
                     unheard = 0;
-                    tokio::task::yield_now().await;
+                    tokio::time::sleep(HEARING).await;
                 }
             }
             Err(error) => {
@@ -172,10 +176,16 @@ where
 {
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: Request<Incoming>| {
+        peer.guest.speak();
         request.extensions_mut().insert(Remote(peer.address));
         request.extensions_mut().insert(peer.guest.clone());
+        let (guest, answer) = (peer.guest.clone(), router.call(request));
         // In a box, so that the connection can be taken apart when it has ended.
-        Box::pin(router.call(request))
+        Box::pin(async move {
+            let answer = answer.await;
+            guest.fall_silent();
+            answer
+        })
     });
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
