@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use crate::sandbox::Profile;
+use crate::{order::Sender, sandbox::Profile};
 
 const MAX_CLIENT_CHARS: usize = 64;
 
@@ -75,6 +75,8 @@ pub struct Caller {
     pub cwd: Option<PathBuf>,
     pub env: Arc<BTreeMap<String, String>>,
     pub default_session: DefaultSession,
+    /// Whose calls run in the order they came.
+    pub sender: Sender,
     /// What let it in, when that was not a local socket.
     pub credential: Option<Arc<Credential>>,
     /// The least confined profile that the settings leave to anybody, if they have such a floor.
@@ -176,6 +178,14 @@ pub fn ancestry(pid: i32) -> Vec<Ancestor> {
         pid = parent;
     }
     chain
+}
+
+/// The process that stands for all commands of one process tree: the client whose tree it is, or what started the command.
+pub fn tree_of(chain: &[Ancestor], client: &DefaultSession) -> Process {
+    match client {
+        DefaultSession::ProcessTree(process) => *process,
+        _ => chain.get(1).or(chain.first()).map_or(Process { pid: 0, started: 0 }, |ancestor| ancestor.process),
+    }
 }
 
 /// Name, parent and start time (clock ticks since boot) of a process.

@@ -23,6 +23,7 @@
 //! - [`plain`]: words of others in lines of ours
 //! - [`regular`]: reading files that others made
 //! - [`sqlite`]: the one writer of a database file
+//! - [`order`]: who sends calls, and in which order they came
 //! - [`turns`], [`budget`]: one at a time for each key, and sharing what is bounded
 //! - [`clock`], [`out_of_memory`]: how old things are, and why processes are gone
 //! - [`failures`]: test runs and what failed in them
@@ -60,6 +61,7 @@ pub mod machine;
 pub mod mask;
 pub mod mcp;
 pub mod open_files;
+pub mod order;
 pub mod out_of_memory;
 pub mod output;
 pub mod packages;

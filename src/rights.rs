@@ -325,6 +325,7 @@ mod tests {
             cwd: None,
             env: std::sync::Arc::default(),
             default_session: crate::caller::DefaultSession::Main,
+            sender: crate::order::Sender::new(crate::order::SenderId::new_bridge()),
             credential: None,
             floor: Some(Profile::Sealed),
         }

@@ -68,7 +68,7 @@ impl App {
             let mut live = self.instance.live();
             if let Some(running) = live.running.first().filter(|_| self.entry.is_frozen()) {
                 let (target, job) = (self.name(), &running.job);
-                let (call, running) = (job.cell, job.started.elapsed());
+                let (call, running) = (job.cell, job.elapsed());
                 return Err(Error::Busy { target, call, job: job.id.clone(), running });
             }
             live.calls += 1;
@@ -153,7 +153,7 @@ impl App {
         if let Some(why) = never_began(&ended).filter(|_| !timed_out || self.entry.is_frozen()) {
             notes.push(format!("{why} (timeout_s={})", timeout.unwrap_or_default().as_secs_f64()));
             notes.push("nothing of it was run; dump_stacks shows what the app is doing".to_owned());
-            self.finish(&job, Execution::cut_short(Outcome::TimedOut, job.started.elapsed(), notes));
+            self.finish(&job, Execution::cut_short(Outcome::TimedOut, job.elapsed(), notes));
             return;
         }
         if timed_out && self.entry.is_frozen() {
@@ -168,7 +168,7 @@ impl App {
                 Err(End::Died(_)) => "died with its process".to_owned(),
                 Err(end) => format!("its end was not heard of, because {}", why(end)),
             };
-            let seconds = job.started.elapsed().as_secs_f64();
+            let seconds = job.elapsed().as_secs_f64();
             let note =
                 format!("call {}, which had run out of its time, has ended after {seconds:.1} s: {how}", job.cell);
             self.instance.live().notes.push(note);
@@ -230,7 +230,7 @@ impl App {
             notes
                 .push(format!("if it has not begun it never will; if it has it goes on, is not run again, and {then}"));
         }
-        self.finish(job, Execution::cut_short(Outcome::TimedOut, job.started.elapsed(), notes));
+        self.finish(job, Execution::cut_short(Outcome::TimedOut, job.elapsed(), notes));
     }
 
     /// Stops a call whose time is over in a process that is ours: a copy that does not give in is ended.
@@ -267,7 +267,7 @@ impl App {
             }
         }
         notes.extend(self.take_notes());
-        Execution::cut_short(Outcome::TimedOut, job.started.elapsed(), notes)
+        Execution::cut_short(Outcome::TimedOut, job.elapsed(), notes)
     }
 
     async fn ended_by_itself(&self, job: &Job, reply: Reply, blob: Vec<u8>, mut notes: Vec<String>) -> Execution {
@@ -292,7 +292,7 @@ impl App {
         let how = how.unwrap_or_else(|| "nobody but its parent knows how".to_owned());
         let message = format!("the process {} of {} ended: {how}", self.entry.pid, self.whole_name());
         notes.push(self.successor(job).await);
-        let mut execution = Execution::cut_short(Outcome::Died, job.started.elapsed(), notes);
+        let mut execution = Execution::cut_short(Outcome::Died, job.elapsed(), notes);
         execution.error =
             Some(Raised { kind: "ProcessEnded".to_owned(), message, traceback: String::new(), line: None });
         execution
@@ -341,7 +341,7 @@ impl App {
     /// The connection ended and the process did not.
     fn lost(&self, job: &Job, end: &End, mut notes: Vec<String>) -> Execution {
         notes.extend(self.take_notes());
-        let mut execution = Execution::cut_short(Outcome::Raised, job.started.elapsed(), notes);
+        let mut execution = Execution::cut_short(Outcome::Raised, job.elapsed(), notes);
         execution.refuse(Refusal {
             message: format!(
                 "the connection to {} ended while call {} ran, and its process goes on: {}",
@@ -444,7 +444,7 @@ fn was_interrupted(reply: &Reply) -> bool {
 
 /// Whether an app began to be served after a call had begun.
 fn began_since(entry: &Entry, job: &Job) -> bool {
-    let began = std::time::SystemTime::now() - job.started.elapsed();
+    let began = std::time::SystemTime::now() - job.elapsed();
     let began = began.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     entry.started_at >= began.as_secs_f64()
 }

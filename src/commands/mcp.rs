@@ -33,6 +33,7 @@ use crate::{
         stdio::{Origin, Stdio},
         tools::Selection,
     },
+    order::{Sender, SenderId},
 };
 
 /// Daemons that die faster than this, one after the other, are not started again.
@@ -302,11 +303,14 @@ fn standalone(selection: Selection, surroundings: &Surroundings) -> Result<Exit,
             cwd,
             env: caller_env,
             default_session: DefaultSession::Main,
+            sender: Sender::new(SenderId::new_bridge()),
             credential: None,
             floor: daemon.config.sandbox.floor(),
         };
         let stop = daemon.shutdown.clone();
-        let origin = Origin { slate: None, resumed: false, mid_line: false, gone: gone.clone(), stop: stop.clone() };
+        let left = caller.sender.left.clone();
+        let origin =
+            Origin { slate: None, resumed: false, mid_line: false, gone: gone.clone(), stop: stop.clone(), left };
         let transport = Stdio::new(input, output, origin)?;
         let server = Server::new(daemon.clone(), ClientSide::Stdio { caller, gone }, selection, None);
         let mut terminate = signal(SignalKind::terminate())?;

@@ -27,6 +27,7 @@ use crate::{
         tools::Selection,
     },
     open_files,
+    order::{Sender, SenderId},
     probe::control::{Control, Datagram},
 };
 
@@ -122,6 +123,7 @@ async fn serve(daemon: Arc<Daemon>, connection: OwnedFd) {
         mid_line: resumed.as_ref().is_some_and(|resumed| resumed.mid_line),
         gone: gone.clone(),
         stop: stop.clone(),
+        left: caller.sender.left.clone(),
     };
     let transport = match Stdio::new(input, output, origin) {
         Ok(transport) => transport,
@@ -178,6 +180,7 @@ fn caller_behind(daemon: &Daemon, bridge: rustix::process::Pid, hello: Hello) ->
         cwd: hello.cwd,
         env: Arc::new(hello.env),
         default_session,
+        sender: Sender::new(SenderId::new_bridge()),
         credential: None,
         floor: daemon.config.sandbox.floor(),
     };

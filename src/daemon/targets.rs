@@ -309,7 +309,9 @@ impl Target {
         on_timeout: OnTimeout,
     ) -> Result<Arc<Job>, Error> {
         match (self, work) {
-            (Self::Session(session), work) => Ok(session.run(work, timeout, on_timeout, client).await?),
+            (Self::Session(session), work) => {
+                Ok(session.run_in_order(Some(&caller.sender), work, timeout, on_timeout, client).await?)
+            }
             (Self::Tests(_), _) => Err(Error::TestsOnly { what: "execute" }),
             (Self::App(_), _) if on_timeout == OnTimeout::Rollback => Err(app::Error::NoRollback.into()),
             (Self::App(app), Work::Code { code, path }) => Ok(app.run(caller, client, (code, path), timeout).await?),

@@ -19,7 +19,8 @@ const SHOWN_FILES: usize = 10;
 pub fn report_text(report: &Report) -> String {
     let mut text = String::with_capacity(report.merged.len() + 256);
     if let Some(late) = &report.late_output {
-        let _infallible = writeln!(text, "[late output, printed after cell {} had ended]", report.late_after());
+        let cell = report.late_after.unwrap_or_default();
+        let _infallible = writeln!(text, "[late output, printed after cell {cell} had ended]");
         push_block(&mut text, late);
         text.push_str("[output of this cell]\n");
     }
@@ -70,11 +71,10 @@ pub fn report_text(report: &Report) -> String {
         let _infallible = write!(text, "\n[and {} more files]", files - SHOWN_FILES);
     }
     if report.outcome == Outcome::Running {
-        let _infallible = write!(
-            text,
-            "\nStill running as job {}. Go on with get_job(job=\"{}\"), or stop it with interrupt.",
-            report.job, report.job
-        );
+        let job = &report.job;
+        let (state, or_stop) =
+            if report.waits { ("Waiting", "") } else { ("Still running", ", or stop it with interrupt") };
+        let _infallible = write!(text, "\n{state} as job {job}. Go on with get_job(job=\"{job}\"){or_stop}.");
     }
     for note in &report.notes {
         let _infallible = write!(text, "\nNote: {note}.");
@@ -190,6 +190,8 @@ mod tests {
             truncated: false,
             notes: vec![],
             late_output: None,
+            late_after: None,
+            waits: false,
         }
     }
 
@@ -240,6 +242,7 @@ mod tests {
         report.outcome = Outcome::Running;
         report.result = None;
         report.late_output = Some("tick".into());
+        report.late_after = Some(3);
         report.notes = vec!["something was lost".into()];
         assert_eq!(
             report_text(&report),

@@ -1,8 +1,11 @@
 //! The MCP server one client talks to: identity, tools, resources. One per bridge, per legacy HTTP session, per stateless request.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use base64::{Engine, prelude::BASE64_STANDARD};
@@ -35,17 +38,18 @@ use crate::{
     failures::{guide, view::Filter},
     files::{self, Content},
     history::{self, Format},
+    order::{Left, Sender, SenderId, Ticket},
     output::Which,
     plain::one_line,
     rights,
-    session::{Outcome, Session, output_uri},
+    session::{self, Outcome, Reserved, Session, output_uri},
     web::{load::LargeAnswer, router::Entrance},
 };
 
 const INSTRUCTIONS: &str = "pylair runs Python in persistent sessions. execute(code) uses your default session, opened at \
     the first call; variables stay. target=\"app:ID\" goes into a running program instead, target=\"failure:ID\" into a test frozen as it failed (list_targets shows them); \
     run_tests runs pytest and freezes what fails. A cell that outlives wait_s answers `running` with a job: go on with get_job, stop it with interrupt. \
-    User code that raises is a result, not an error. Read the notes: they say when a session was restarted, rolled back or \
+    Calls that you send together run in the order you sent them. User code that raises is a result, not an error. Read the notes: they say when a session was restarted, rolled back or \
     lost something. For long code prefer your shell: pylair exec <<'PY' ... PY runs in this same session and a person can \
     read it before approving it.";
 
@@ -63,8 +67,37 @@ const LISTED_FAILURES: usize = 20;
 const PROMPTS: &str = "write_debug_prompt";
 const FAILURES: &str = "get_failure";
 
+/// Tools that wait for the calls their sender made before to the same session. The others go ahead at once.
+const IN_ORDER: [&str; 13] = [
+    "execute",
+    "run_file",
+    "call",
+    "set_variable",
+    "undo",
+    "branch_session",
+    "save_session",
+    "open_session",
+    "restart_session",
+    "close_session",
+    "install_packages",
+    "complete_code",
+    "run_tests",
+];
+
 /// Tools whose answer tells by itself what happened before. What happens to a session after that is for the next answer to tell.
 const TELLS_NEWS: [&str; 6] = ["execute", "run_file", "set_variable", "call", "get_job", "undo"];
+
+/// Least time to wait for calls that came before and are still looking for their session.
+const TURN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Lets later calls go on when this one is answered, whatever came of it.
+struct Passing(Arc<Ticket>);
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
 
 /// How the client reached us, which settles who it is.
 #[derive(Debug, Clone)]
@@ -120,6 +153,12 @@ impl Call<'_> {
         }
     }
 
+    /// Refuses to begin what the client has taken back already.
+    pub fn check_wanted(&self) -> Result<(), tools::ToolError> {
+        let is_cancelled = self.context.ct.is_cancelled() && !self.server.client_is_gone();
+        if is_cancelled && !self.daemon.shutdown.is_cancelled() { Err(tools::ToolError::cancelled()) } else { Ok(()) }
+    }
+
     /// In the audit record, if calls of this tool are recorded.
     fn write_down(&self, tell: impl FnOnce(&mut Pending)) {
         if let Some(record) = self.record.lock().expect("no panic while locked").as_mut() {
@@ -169,9 +208,46 @@ impl Call<'_> {
         notes
     }
 
+    /// Waits until the calls that came before from the same sender have reached the target that this one names.
+    pub async fn in_turn(&self) {
+        self.before_others(self.caller.sender.turn()).await;
+    }
+
+    /// What takes longer to open is told by whoever asks for it.
+    async fn before_others(&self, turn: impl Future<Output = ()>) {
+        let _late = tokio::time::timeout(self.daemon.config.wait.max(TURN_TIMEOUT), turn).await;
+    }
+
+    /// Waits until the calls of the same sender to this session that came before have ended; those that come later wait for this one.
+    /// None where another cell still runs: what is done then says by itself whether that can be.
+    pub(super) async fn reserve(&self, session: &Session, beside: bool) -> Result<Option<Reserved>, tools::ToolError> {
+        let limit = self.daemon.config.wait;
+        let reserved = tokio::select! {
+            biased;
+            reserved = session.reserve(&self.caller.sender, beside, limit) => reserved,
+            () = self.cancelled() => return Err(tools::ToolError::cancelled()),
+        };
+        match reserved {
+            Ok(reserved) => {
+                self.note(reserved.waited.clone().into_iter().collect());
+                Ok(Some(reserved))
+            }
+            Err(session::Error::Busy { .. }) => Ok(None),
+            Err(error @ session::Error::WaitedTooLong { .. }) => {
+                self.note(vec![error.message()]);
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// What the caller means by `target`.
     pub async fn target(&self, named: Option<&str>, purpose: Purpose) -> Result<Target, targets::Error> {
+        self.in_turn().await;
         let target = self.daemon.target(&self.caller, named, purpose).await?;
+        if let Target::Session(session) = &target {
+            self.before_others(self.caller.sender.turn_at(&session.info.handle)).await;
+        }
         self.reached(&target.name());
         self.note(target.take_notes());
         if let Target::Session(session) = &target {
@@ -182,7 +258,9 @@ impl Call<'_> {
 
     /// The same for what only a session can do.
     pub async fn session(&self, named: Option<&str>, purpose: Purpose) -> Result<Session, targets::Error> {
+        self.in_turn().await;
         let session = self.daemon.session(&self.caller, named, purpose, self.tool).await?;
+        self.before_others(self.caller.sender.turn_at(&session.info.handle)).await;
         self.reached(&session.info.name);
         self.about(&session);
         Ok(session)
@@ -244,7 +322,14 @@ impl Server {
                 let Some(Entrance::Tcp(visit)) = parts.and_then(|parts| parts.extensions.get::<Entrance>()) else {
                     return Err(ErrorData::internal_error("nobody knows who asks", None));
                 };
-                Ok(self.daemon.visiting_caller(visit, client.as_deref().unwrap_or("http"), default))
+                let mut caller = self.daemon.visiting_caller(visit, client.as_deref().unwrap_or("http"), default);
+                if let Some(id) = session {
+                    caller.sender = Sender::new(SenderId::McpSession(id.to_owned()));
+                    if let Some(Left(left)) = parts.and_then(|parts| parts.extensions.get()) {
+                        caller.sender.left = left.clone();
+                    }
+                }
+                Ok(caller)
             }
         }
     }
@@ -441,11 +526,31 @@ impl Server {
         found.map_err(|error| ErrorData::resource_not_found(format!("{error}; {}", error.hint()), None))
     }
 
+    /// The session that a call means, as far as that is known now, and the name of one that it makes; none if it waits for no other
+    /// call.
+    fn meant(&self, caller: &Caller, tool: &str, arguments: &JsonObject) -> Option<(String, Option<String>)> {
+        let named = |argument: &str| arguments.get(argument).and_then(|name| name.as_str());
+        let meant = |name: Option<&str>| self.daemon.sessions.meant(caller, name);
+        match tool {
+            _ if !IN_ORDER.contains(&tool) => None,
+            "open_session" => named("name").and_then(|name| Some((meant(Some(name))?, Some(name.to_owned())))),
+            "branch_session" => Some((meant(named("target"))?, named("name").map(str::to_owned))),
+            _ => Some((meant(named("target"))?, None)),
+        }
+    }
+
     async fn call(
         &self,
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
+        let ticket = context.extensions.get::<Arc<Ticket>>().or_else(|| {
+            let parts = context.extensions.get::<http::request::Parts>()?;
+            parts.extensions.get::<Arc<Ticket>>()
+        });
+        let ticket = ticket.cloned();
+        // The request may be kept for longer than it is answered.
+        let _passing = ticket.clone().map(Passing);
         event_loop::carry(event_loop::weight(&(&request.arguments, &context.meta))).await;
         let Some(tool) = tools::find(&request.name, &self.selection) else {
             let known: Vec<_> = tools::listed(&self.selection).iter().map(|tool| tool.name.to_string()).collect();
@@ -454,9 +559,16 @@ impl Server {
             return Err(ErrorData::invalid_params(message, None));
         };
         let _hold = self.daemon.hold(Holder::Request);
-        let caller = self.caller(&context)?;
+        let mut caller = self.caller(&context)?;
         let arguments = request.arguments.unwrap_or_default();
         let target = arguments.get("target").and_then(|target| target.as_str());
+        if let Some(ticket) = ticket {
+            match self.meant(&caller, tool.name, &arguments) {
+                Some((meant, makes)) => ticket.means(meant, makes),
+                None => ticket.end(),
+            }
+            caller.sender = caller.sender.with_ticket(Some(ticket));
+        }
         if let Err(denied) = rights::check(&caller, tool.name, &arguments) {
             self.daemon.audit.denied(&caller, tool.name, target, &denied.to_string());
             return Ok(tools::ToolError::from(denied).into_result().into());

@@ -42,6 +42,7 @@ use crate::{
     },
     descriptor::{Descriptor, register, until_writable},
     event_loop::{self, apart},
+    order::Arrivals,
 };
 
 /// Longer than any message a client has a reason to send, code of 32 MiB with its escapes included.
@@ -200,6 +201,8 @@ pub struct Stdio {
     linger_until: Option<Instant>,
     /// Ends the transport from outside, when the bridge was killed.
     stop: CancellationToken,
+    left: CancellationToken,
+    arrivals: Arc<Arrivals>,
 }
 
 /// How a transport came to be.
@@ -212,6 +215,8 @@ pub struct Origin {
     pub mid_line: bool,
     pub gone: Arc<AtomicBool>,
     pub stop: CancellationToken,
+    /// Cancelled when no answer is written any more.
+    pub left: CancellationToken,
 }
 
 impl Stdio {
@@ -241,6 +246,8 @@ impl Stdio {
             gone: origin.gone,
             linger_until: None,
             stop: origin.stop,
+            left: origin.left,
+            arrivals: Arc::default(),
         })
     }
 
@@ -336,7 +343,7 @@ impl Stdio {
     }
 
     /// Whether the message goes on to the server. What does not is answered here.
-    async fn admit(&mut self, message: &ClientJsonRpcMessage) -> bool {
+    async fn admit(&mut self, message: &mut ClientJsonRpcMessage) -> bool {
         match message {
             JsonRpcMessage::Request(request) => {
                 self.introduced = true;
@@ -356,6 +363,10 @@ impl Stdio {
                     if let ClientRequest::InitializeRequest(initialize) = &request.request {
                         slate.initialize(&event_loop::to_json(&initialize.params).unwrap_or_default());
                     }
+                }
+                // Requests are answered by tasks of their own, which do not start in the order they were made.
+                if let ClientRequest::CallToolRequest(call) = &mut request.request {
+                    call.extensions.insert(self.arrivals.arrive());
                 }
                 true
             }
@@ -452,6 +463,7 @@ impl Transport<RoleServer> for Stdio {
             let Some(line) = self.line().await else {
                 self.gone.store(true, Ordering::Release);
                 self.last_answers().await;
+                self.left.cancel();
                 return None;
             };
             let parsed = apart(line.len(), || {
@@ -463,8 +475,8 @@ impl Transport<RoleServer> for Stdio {
                 continue;
             };
             match parsed {
-                Ok(message) => {
-                    let is_admitted = self.admit(&message).await;
+                Ok(mut message) => {
+                    let is_admitted = self.admit(&mut message).await;
                     self.dealt_with_line();
                     if is_admitted {
                         return Some(message);
@@ -522,7 +534,8 @@ mod tests {
         let (_answers, output) = io::pipe().unwrap();
         let stop = CancellationToken::new();
         let gone = Arc::new(AtomicBool::new(false));
-        let origin = Origin { slate: Some(memory), resumed: true, mid_line: false, gone, stop };
+        let left = CancellationToken::new();
+        let origin = Origin { slate: Some(memory), resumed: true, mid_line: false, gone, stop, left };
         let mut stdio = Stdio::new(input.into(), output.into(), origin).unwrap();
         for id in ["1", "\"two\"", "3"] {
             writeln!(client, "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"ping\"}}").unwrap();

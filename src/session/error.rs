@@ -22,6 +22,12 @@ pub enum Error {
     RemovedJob { job: String, why: String },
     #[error("the session `{session}` is running cell {cell} for {} s", running.as_secs())]
     Busy { session: String, cell: u64, job: String, running: Duration },
+    #[error("{} calls wait already for session `{session}` (behind {behind})", super::task::MAX_WAITING)]
+    LineFull { session: String, behind: String },
+    #[error("{}", waited_too_long(session, *waited, job.as_ref()))]
+    WaitedTooLong { session: String, waited: Duration, job: Option<(u64, String)> },
+    #[error("the call to session `{session}` did not begin: {why}")]
+    NotBegun { session: String, why: String },
     #[error("the session `{session}` is being opened for {} s", since.as_secs())]
     Starting { session: String, since: Duration },
     #[error("there is a session called `{0}` already")]
@@ -99,7 +105,8 @@ impl Error {
             Self::Closed { .. } => "closed_session",
             Self::UnknownJob { .. } => "unknown_job",
             Self::RemovedJob { .. } => "removed_job",
-            Self::Busy { .. } | Self::Starting { .. } => "busy",
+            Self::Busy { .. } | Self::Starting { .. } | Self::LineFull { .. } | Self::WaitedTooLong { .. } => "busy",
+            Self::NotBegun { .. } => "not_begun",
             Self::NameTaken(_) => "name_taken",
             Self::Sandbox(
                 sandbox::Error::NotGranted { .. }
@@ -157,6 +164,15 @@ impl Error {
             Self::Busy { job, .. } => {
                 format!("wait with get_job(job=\"{job}\"), stop it with interrupt, or use another session")
             }
+            Self::LineFull { .. } => {
+                "send it again when one of them was answered; get_job(cancel=true) takes back one that waits, interrupt stops what runs"
+                    .to_owned()
+            }
+            Self::WaitedTooLong { job: Some((_, job)), .. } => {
+                format!("wait with get_job(job=\"{job}\") or stop it with interrupt, then send the call again")
+            }
+            Self::WaitedTooLong { job: None, .. } => "send it again when the earlier call was answered".to_owned(),
+            Self::NotBegun { .. } => "nothing of it ran; send it again if it is still right".to_owned(),
             Self::Starting { session, .. } => {
                 format!("its startup code may be slow: wait, or end it with close_session(target=\"{session}\")")
             }
@@ -228,6 +244,14 @@ impl Error {
             Self::Store(_) => "is the disk full? `pylair doctor` shows where pylair keeps its data".to_owned(),
         }
     }
+}
+
+fn waited_too_long(session: &str, waited: Duration, job: Option<&(u64, String)>) -> String {
+    let behind = match job {
+        Some((cell, _)) => format!("cell {cell} of session `{session}`, which still runs"),
+        None => format!("an earlier call to session `{session}`, which is not over"),
+    };
+    format!("the call waited {:.0} s for {behind}, and did not begin", waited.as_secs_f64())
 }
 
 /// Cells by number, for hints.

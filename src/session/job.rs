@@ -2,7 +2,10 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, OnceLock},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -125,13 +128,40 @@ pub struct Job {
     pub owner: Arc<str>,
     pub session: Arc<str>,
     pub cell: u64,
-    pub started: Instant,
     pub capture: Arc<Capture>,
-    /// Output that came between the cell before and this one.
-    pub late: Option<Late>,
+    begun: OnceLock<Begun>,
+    waits: Option<Waits>,
+    is_answered: AtomicBool,
     shown: Mutex<Vec<Shown>>,
     finished: OnceLock<Arc<Execution>>,
     done: watch::Sender<bool>,
+}
+
+#[derive(Debug)]
+struct Begun {
+    at: Instant,
+    late: Option<Late>,
+}
+
+/// Why a cell could not begin at once.
+#[derive(Debug, Clone)]
+pub struct Waits {
+    pub since: Instant,
+    /// What came before it, such as `cell 3`.
+    pub behind: String,
+}
+
+impl Waits {
+    /// What the answer says once the cell has begun.
+    pub fn note(&self) -> String {
+        format!("waited {} for {}", seconds_text(self.since.elapsed()), self.behind)
+    }
+}
+
+/// A time that was waited, with the digits that matter.
+fn seconds_text(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    if seconds < 0.095 { format!("{seconds:.3} s") } else { format!("{seconds:.1} s") }
 }
 
 /// Output of threads and children that arrived while no cell ran.
@@ -142,6 +172,7 @@ pub struct Late {
 }
 
 impl Job {
+    /// A job that begins now.
     pub(crate) fn new(
         id: String,
         owner: Arc<str>,
@@ -150,18 +181,65 @@ impl Job {
         capture: Arc<Capture>,
         late: Option<Late>,
     ) -> Self {
+        let job = Self::waiting(id, owner, session, cell, capture, None);
+        job.begin(late);
+        job
+    }
+
+    /// A job that begins when `begin` is called.
+    pub(crate) fn waiting(
+        id: String,
+        owner: Arc<str>,
+        session: Arc<str>,
+        cell: u64,
+        capture: Arc<Capture>,
+        waits: Option<Waits>,
+    ) -> Self {
         Self {
             id,
             owner,
             session,
             cell,
-            started: Instant::now(),
             capture,
-            late,
+            begun: OnceLock::new(),
+            waits,
+            is_answered: AtomicBool::new(false),
             shown: Mutex::default(),
             finished: OnceLock::new(),
             done: watch::Sender::new(false),
         }
+    }
+
+    /// Its time runs from now on. `late` is output that came between the cell before and this one.
+    pub(crate) fn begin(&self, late: Option<Late>) {
+        if self.begun.set(Begun { at: Instant::now(), late }).is_err() {
+            tracing::error!(job = self.id, "a job began twice");
+        }
+        self.done.send_replace(false);
+    }
+
+    /// How long it has been running; nothing while it waits.
+    pub fn elapsed(&self) -> Duration {
+        self.begun.get().map(|begun| begun.at.elapsed()).unwrap_or_default()
+    }
+
+    pub fn late(&self) -> Option<&Late> {
+        self.begun.get().and_then(|begun| begun.late.as_ref())
+    }
+
+    /// Whoever asked for it was told that it runs, or is gone.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.is_answered.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn mark_answered(&self) {
+        self.is_answered.store(true, Ordering::Release);
+    }
+
+    /// What it waits for, if it has not begun.
+    pub fn waits(&self) -> Option<&Waits> {
+        let is_waiting = self.begun.get().is_none() && self.finished.get().is_none();
+        self.waits.as_ref().filter(|_| is_waiting)
     }
 
     pub(crate) fn finish(&self, execution: Execution) {
@@ -192,6 +270,15 @@ impl Job {
             if let Some(execution) = self.finished.get() {
                 return execution.clone();
             }
+            // The sender lives as long as the job, so this cannot fail while we hold it.
+            let _alive = done.changed().await;
+        }
+    }
+
+    /// Waits until the cell has begun, or never will.
+    pub async fn begun(&self) {
+        let mut done = self.done.subscribe();
+        while self.waits().is_some() {
             // The sender lives as long as the job, so this cannot fail while we hold it.
             let _alive = done.changed().await;
         }

@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use serde::Serialize;
 
 use super::{
-    Command, DefaultSession, Error, OpenOptions, Opening, RestartMode, Session, Sessions, State, Status, read_answer,
+    Command, DefaultSession, Error, OpenOptions, Opening, Session, Sessions, State, Status, read_answer,
     saved::{Definition, Pending, Restored, Saved},
     task,
 };
@@ -372,7 +372,7 @@ impl Sessions {
         Ok(path)
     }
 
-    /// A new process, into which what can be saved of the old one's variables is restored.
+    /// A new process, into which what can be saved of the old one's variables is restored. Calls that wait go on in it.
     pub async fn restart_keeping(&self, session: &Session) -> Result<Vec<String>, Error> {
         let id = save_id(session);
         let is_confined = session.info.terms.profile.is_confined();
@@ -382,7 +382,7 @@ impl Sessions {
         session.save_to(&pending, SAVE_TIMEOUT).await?;
         let file = pending.descriptor().map_err(Error::Store)?;
         rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).map_err(|error| Error::Store(error.into()))?;
-        session.restart(RestartMode::Restart).await?;
+        session.restart_reserved().await?;
         let question = task::Question { op: Op::Restore, blob: Vec::new(), files: vec![file], limit: RESTORE_TIMEOUT };
         match session.send(|answer| Command::Ask { question, answer }).await.and_then(|answer| answer) {
             Ok(answer) => Ok(read_answer::<Restored>(answer)?.notes()),

@@ -43,15 +43,18 @@ pub use leaving::Unsaved;
 pub use report::{Display, MAX_CHARS, Report, cut_middle, file_uri, mime_of, output_uri};
 pub use sessions::Sessions;
 pub(crate) use sessions::new_handle;
+pub(crate) use task::Reserved;
 
 use crate::{
     audit::{Audit, Line, What},
+    budget::{Pool, Taken},
     caller::{Caller, DefaultSession, Scope},
     clock::Clock,
     config::{Checkpoints, Config},
     event_loop,
     files::{Workspace, Workspaces},
     journal::Journal,
+    order::Sender,
     out_of_memory,
     output::Outputs,
     packages::{Environment, Packages},
@@ -72,6 +75,8 @@ use crate::{
 
 pub(crate) const MAX_CODE_BYTES: usize = 32 << 20;
 const MAX_NAME_CHARS: usize = 64;
+/// Maximum number of bytes of code that waits for its turn, of all owners together.
+const MAX_WAITING_BYTES: u64 = 256 << 20;
 /// How long a worker may take to look something up.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 /// A session nobody named and nobody will ask for again, made by a stateless call.
@@ -91,6 +96,19 @@ pub enum Work {
 }
 
 impl Work {
+    /// What it is made of, which leaves nothing.
+    fn take(&mut self) -> Self {
+        std::mem::replace(self, Self::Code { code: String::new(), path: None })
+    }
+
+    /// The memory that it takes while it waits.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Code { code, .. } => code.len(),
+            Self::File { args, .. } => args.iter().map(String::len).sum(),
+        }
+    }
+
     /// Code that does the same, also in another interpreter, for history; none when it is the code itself.
     fn as_code(&self) -> Option<String> {
         const RUN_FILE: &str = r#"
@@ -231,6 +249,9 @@ pub struct Status {
     /// It has a worker.
     pub alive: bool,
     pub busy: bool,
+    /// Number of calls that wait until earlier ones of their caller have ended.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub waiting: usize,
     /// The newest cell.
     pub cell: u64,
     /// The running job, or the newest one.
@@ -269,6 +290,11 @@ pub struct Status {
     pub enforced: Vec<Enforced>,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
 impl Status {
     /// In one line, for a model or a person.
     pub fn line(&self) -> String {
@@ -305,6 +331,7 @@ impl State {
 #[derive(Debug)]
 struct Live {
     state: State,
+    waiting: usize,
     cell: u64,
     job: Option<Arc<Job>>,
     last_used: Instant,
@@ -341,6 +368,7 @@ impl Live {
     fn new() -> Self {
         Self {
             state: State::Idle,
+            waiting: 0,
             cell: 0,
             job: None,
             last_used: Instant::now(),
@@ -409,15 +437,32 @@ pub struct Undone {
     pub notes: Vec<String>,
 }
 
+/// A cell on its way to the worker.
+struct Cell {
+    work: Work,
+    timeout: Option<Duration>,
+    on_timeout: OnTimeout,
+    client: String,
+    /// What was done for it before it began.
+    notes: Vec<String>,
+    /// Whose calls it waits for; without one it does not wait.
+    sender: Option<Sender>,
+    /// Its caller has the session reserved.
+    is_reserved: bool,
+    /// Set while it waits, when its caller was told.
+    job: Option<Arc<Job>>,
+    room: Option<Taken>,
+    answer: Option<oneshot::Sender<Result<Arc<Job>, Error>>>,
+}
+
 enum Command {
-    Execute {
-        work: Work,
-        timeout: Option<Duration>,
-        on_timeout: OnTimeout,
-        client: String,
-        /// What was done for it before it began.
-        notes: Vec<String>,
-        answer: oneshot::Sender<Result<Arc<Job>, Error>>,
+    Execute(Box<Cell>),
+    /// Answered when the calls that the sender made before have ended.
+    Reserve {
+        sender: Sender,
+        /// It does not wait for a cell whose caller was told that it runs.
+        beside: bool,
+        answer: task::ReserveAnswer,
     },
     /// Starts the ladder for this job, or for whatever runs.
     Interrupt {
@@ -426,6 +471,8 @@ enum Command {
     },
     Restart {
         mode: RestartMode,
+        /// Calls that wait came later and go on afterwards.
+        is_reserved: bool,
         answer: oneshot::Sender<Result<Vec<String>, Error>>,
     },
     Ask {
@@ -526,6 +573,17 @@ impl Session {
         self.run(Work::Code { code, path: None }, timeout, on_timeout, client).await
     }
 
+    /// Starts a cell of any kind and returns its job at once. A session that is busy says so.
+    pub async fn run(
+        &self,
+        work: Work,
+        timeout: Option<Duration>,
+        on_timeout: OnTimeout,
+        client: &str,
+    ) -> Result<Arc<Job>, Error> {
+        self.run_in_order(None, work, timeout, on_timeout, client).await
+    }
+
     /// The session, for somebody who is to run code in it or change it: outside of a sandbox that needs more rights than inside.
     pub fn open_to(self, caller: &Caller) -> Result<Self, Error> {
         if !caller.may(Scope::Run) {
@@ -537,9 +595,10 @@ impl Session {
         Ok(self)
     }
 
-    /// Starts a cell of any kind and returns its job at once.
-    pub async fn run(
+    /// The same for a sender whose calls run in the order they came: while another call of its is under way the job waits.
+    pub async fn run_in_order(
         &self,
+        sender: Option<&Sender>,
         work: Work,
         timeout: Option<Duration>,
         on_timeout: OnTimeout,
@@ -550,9 +609,51 @@ impl Session {
         {
             return Err(Error::CodeTooLong(code.len()));
         }
-        let notes = self.before_cell(&work).await;
-        let client = client.to_owned();
-        self.send(|answer| Command::Execute { work, timeout, on_timeout, client, notes, answer }).await?
+        let reserved = match sender.filter(|_| self.info.environment.auto_install()) {
+            // What the code imports is looked up when the cells before it have ended. If that takes long it is not.
+            Some(sender) => self.reserve(sender, false, LOOK_TIMEOUT).await.ok(),
+            None => None,
+        };
+        let mut notes = self.before_cell(&work).await;
+        notes.extend(reserved.as_ref().and_then(|reserved| reserved.waited.clone()));
+        let (answer, answered) = oneshot::channel();
+        let cell = Cell {
+            work,
+            timeout,
+            on_timeout,
+            client: client.to_owned(),
+            notes,
+            sender: sender.cloned(),
+            is_reserved: reserved.is_some(),
+            job: None,
+            room: None,
+            answer: Some(answer),
+        };
+        let sent = self.commands.send(Command::Execute(Box::new(cell))).await;
+        sender.inspect(|sender| sender.pass());
+        sent.map_err(|_| Error::Gone)?;
+        answered.await.map_err(|_| Error::Gone)?
+    }
+
+    /// Waits until the calls that the sender made before have ended, at most so long. Those that it makes later wait until what is
+    /// returned is dropped. What can go on `beside` a running cell does not wait for one whose caller was told that it runs.
+    pub(crate) async fn reserve(&self, sender: &Sender, beside: bool, limit: Duration) -> Result<Reserved, Error> {
+        let (answer, answered) = oneshot::channel();
+        let asked = Instant::now();
+        let sent = self.commands.send(Command::Reserve { sender: sender.clone(), beside, answer }).await;
+        sender.pass();
+        sent.map_err(|_| Error::Gone)?;
+        match tokio::time::timeout(limit, answered).await {
+            Ok(answered) => answered.map_err(|_| Error::Gone)?,
+            Err(_) => Err(self.waited_too_long(asked.elapsed())),
+        }
+    }
+
+    /// What a call is told that gave up waiting for its turn.
+    pub(crate) fn waited_too_long(&self, waited: Duration) -> Error {
+        let job = self.live.lock().expect("no panic while locked").job.clone();
+        let job = job.filter(|job| job.execution().is_none()).map(|job| (job.cell, job.id.clone()));
+        Error::WaitedTooLong { session: self.info.name.to_string(), waited, job }
     }
 
     async fn send<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Error> {
@@ -605,7 +706,13 @@ impl Session {
 
     /// A new worker with nothing in it. A running cell is killed and reported as such to whoever waits for it.
     pub async fn restart(&self, mode: RestartMode) -> Result<Vec<String>, Error> {
-        self.send(|answer| Command::Restart { mode, answer }).await?
+        self.send(|answer| Command::Restart { mode, is_reserved: false, answer }).await?
+    }
+
+    /// The same for somebody who has the session reserved: calls that wait came later and go on afterwards.
+    async fn restart_reserved(&self) -> Result<Vec<String>, Error> {
+        let mode = RestartMode::Restart;
+        self.send(|answer| Command::Restart { mode, is_reserved: true, answer }).await?
     }
 
     /// Whether its own directory, if it has one, outlives its end.
@@ -649,6 +756,7 @@ impl Session {
             state: live.state,
             alive: matches!(live.state, State::Idle | State::Busy),
             busy: live.state == State::Busy,
+            waiting: live.waiting,
             cell: live.cell,
             job: live.job.as_ref().map(|job| job.id.clone()),
             python: self.info.interpreter.version.clone(),
@@ -746,6 +854,8 @@ pub struct Parts {
     pub outputs: Arc<Outputs>,
     pub workspaces: Workspaces,
     pub jobs: Jobs,
+    /// Bytes of code that waits for its turn.
+    waiting: Arc<Pool>,
     pub checkpoints: Checkpoints,
     pub python: Option<String>,
     pub session_ttl: Duration,
@@ -785,6 +895,7 @@ impl Parts {
             outputs: Arc::new(outputs),
             workspaces,
             jobs: Jobs::default(),
+            waiting: Pool::new("code that waits", MAX_WAITING_BYTES, &crate::caller::own_owner().into()),
             checkpoints: config.checkpoints,
             python: config.python.clone(),
             session_ttl: config.session_ttl,

@@ -35,6 +35,12 @@ pub struct Report {
     /// Printed by threads or children after the cell before had ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub late_output: Option<String>,
+    /// The cell after whose end the late output came.
+    #[serde(skip)]
+    pub late_after: Option<u64>,
+    /// It has not begun.
+    #[serde(skip)]
+    pub waits: bool,
     /// stdout and stderr as they came.
     #[serde(skip)]
     pub merged: String,
@@ -163,11 +169,17 @@ impl Report {
             error.message = shorten(&error.message);
             error
         });
-        let late = job.late.as_ref().map(|late| (late.after_cell, late.capture.snapshot(share, None)));
+        let late = job.late().map(|late| (late.after_cell, late.capture.snapshot(share, None)));
         let used = result.as_ref().map_or(0, String::len) + error.as_ref().map_or(0, |error| error.traceback.len());
         let uri = output_uri(&job.id);
         let printed = job.capture.snapshot(max_chars.saturating_sub(used).max(share), Some(&uri));
         let mut notes = execution.map(|execution| execution.notes.clone()).unwrap_or_default();
+        notes.extend(job.waits().map(|waits| {
+            format!(
+                "it has not begun: it waits for {}; get_job goes on waiting, get_job(cancel=true) takes it back",
+                waits.behind
+            )
+        }));
         if let Some(chars) = execution.and_then(|execution| execution.result_chars) {
             truncated = true;
             notes.push(format!("the result has {chars} characters, of which only a part was kept"));
@@ -176,7 +188,7 @@ impl Report {
         let files = execution.map(|execution| execution.files.as_slice()).unwrap_or_default();
         let files = files.iter().filter(|file| !is_by_product(&file.path));
         displays.extend(files.map(|file| Display::of_file(file, &job.session)));
-        let elapsed = execution.map_or_else(|| job.started.elapsed(), |execution| execution.duration);
+        let elapsed = execution.map_or_else(|| job.elapsed(), |execution| execution.duration);
         Self {
             session: job.session.to_string(),
             cell: job.cell,
@@ -194,6 +206,8 @@ impl Report {
             cpu_ms: execution.map_or(0.0, |execution| milliseconds(execution.cpu)),
             rss_mb: execution.and_then(|execution| execution.rss_mb).map(|mb| (mb * 10.0).round() / 10.0),
             notes,
+            waits: job.waits().is_some(),
+            late_after: late.as_ref().map(|(cell, _)| *cell),
             late_output: late.map(|(_, excerpt)| excerpt.merged.text),
         }
     }
@@ -210,11 +224,6 @@ impl Report {
         let error = self.error.as_ref().map_or(0, |error| error.message.len() + error.traceback.len());
         let told = [&self.result, &self.late_output].into_iter().flatten().map(String::len).sum::<usize>();
         self.stdout.len() + self.stderr.len() + self.merged.len() + error + told
-    }
-
-    /// The cell after whose end the late output came: the one before this.
-    pub fn late_after(&self) -> u64 {
-        self.cell.saturating_sub(1)
     }
 }
 

@@ -190,6 +190,24 @@ impl Sessions {
         Ok(session)
     }
 
+    /// The handle of the session that a call means, or the name while no session has it; none if every call gets a session of its own.
+    /// Looks only at what is known at once.
+    pub fn meant(&self, caller: &Caller, named: Option<&str>) -> Option<String> {
+        let name = match (named, &caller.default_session) {
+            (Some(name), _) => name.to_owned(),
+            (None, DefaultSession::Fresh) => return None,
+            (None, DefaultSession::Main) => "main".to_owned(),
+            (None, _) => {
+                let slot = self.default_slot(caller);
+                let handle = slot.try_lock().ok().and_then(|handle| handle.as_deref().map(str::to_owned));
+                // No session has such a name.
+                handle.unwrap_or_else(|| "(default)".to_owned())
+            }
+        };
+        let found = self.find(caller, &name).map(|session| session.info.handle.to_string());
+        Some(found.unwrap_or_else(|_| keeping::named(&name).to_owned()))
+    }
+
     pub(super) fn default_slot(&self, caller: &Caller) -> DefaultSlot {
         let key = (caller.owner.clone(), caller.default_session.clone());
         self.defaults.lock().expect("no panic while locked").entry(key).or_default().clone()

@@ -1,6 +1,12 @@
 //! The functions behind `/api`. They call the same core methods as the MCP tools, never the tools.
 
-use std::{collections::BTreeMap, convert::Infallible, path::PathBuf, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use axum::{
     Extension, Router,
@@ -19,7 +25,7 @@ use super::{door::MAX_BODY_BYTES, load::Json, router::Entrance, unique::Unique, 
 use crate::{
     audit::Pending,
     budget::{Pool, Taken},
-    caller::{Caller, DefaultSession, Scope, client_name},
+    caller::{self, Caller, DefaultSession, Scope, client_name},
     config::seconds,
     daemon::{
         Daemon, DaemonStatus, Holder,
@@ -27,6 +33,7 @@ use crate::{
     },
     event_loop, files,
     history::{self, Format},
+    order::{Sender, SenderId},
     output::{Stream, Which},
     probe::wire::Op,
     rights,
@@ -84,7 +91,7 @@ impl From<session::Error> for ApiError {
         let status = match error.kind() {
             "unknown_session" | "unknown_job" | "closed_session" | "no_session" => StatusCode::NOT_FOUND,
             "removed_job" | "removed_output" => StatusCode::GONE,
-            "busy" | "name_taken" | "ambiguous_session" => StatusCode::CONFLICT,
+            "busy" | "not_begun" | "name_taken" | "ambiguous_session" => StatusCode::CONFLICT,
             "not_allowed" => StatusCode::FORBIDDEN,
             _ if matches!(error, session::Error::Output(crate::output::Error::Unknown { .. })) => StatusCode::NOT_FOUND,
             _ => StatusCode::UNPROCESSABLE_ENTITY,
@@ -186,7 +193,11 @@ pub(super) async fn caller_with_target(daemon: &Arc<Daemon>, entrance: Entrance,
         Entrance::Unix(peer) => {
             let (cwd, env) = (from.cwd, from.env.unwrap_or_default());
             let near = daemon.caller_of_process(peer.pid, cwd.clone(), env.clone()).await;
-            near.unwrap_or_else(|_| Caller { cwd, env: Arc::new(env), ..daemon.own_caller() })
+            near.unwrap_or_else(|_| {
+                let tree = caller::tree_of(&caller::ancestry(peer.pid), &DefaultSession::Main);
+                let sender = Sender::new(SenderId::Processes(tree));
+                Caller { cwd, env: Arc::new(env), sender, ..daemon.own_caller() }
+            })
         }
         Entrance::Tcp(visit) => visitor(daemon, &visit, from),
     }
@@ -298,7 +309,7 @@ async fn execute(
         Entrance::Unix(_) => None,
     };
     let client = body.from.client.as_deref().map(client_name);
-    let caller = match &body.target {
+    let mut caller = match &body.target {
         Some(_) => caller_with_target(&daemon, entrance, body.from).await,
         None => caller(&daemon, entrance, body.from).await?,
     };
@@ -310,14 +321,24 @@ async fn execute(
         }
         None => daemon.config.timeout,
     };
+    if let Some(meant) = daemon.sessions.meant(&caller, body.target.as_deref()) {
+        let ticket = daemon.senders.arrive(&caller.sender.id);
+        ticket.means(meant, None);
+        caller.sender = caller.sender.with_ticket(Some(ticket));
+    }
     let mut record = daemon.audit.call(&caller, "execute");
     let begun = async {
+        caller.sender.turn().await;
         let target = daemon.target(&caller, body.target.as_deref(), Purpose::Run).await?;
+        if let Target::Session(session) = &target {
+            caller.sender.turn_at(&session.info.handle).await;
+        }
         record.begin(&target.name(), Some(&body.code));
         let notes = target.take_notes();
         let work = session::Work::Code { code: body.code, path: None };
         let client = client.as_deref().unwrap_or(&caller.client);
         let job = target.run((&caller, client), work, timeout, session::OnTimeout::default()).await?;
+        until_begun(&target, &job, daemon.config.wait).await?;
         Ok::<_, targets::Error>((job, notes))
     };
     let (job, notes) = match begun.await {
@@ -334,11 +355,38 @@ async fn execute(
     crate::event_loop::spawn(async move {
         // A reader that goes away leaves the job behind; nothing else depends on this task.
         let _unheard = stream(&job, notes, max_chars, &lines).await;
+        job.mark_answered();
         record.end(job.execution().map_or("running", |execution| execution.outcome.as_str()), None);
         drop(hold);
     });
     let body = Body::from_stream(ReceiverStream::new(receiver).map(|(line, _held)| Ok::<_, Infallible>(line)));
     Ok(([("content-type", "application/x-ndjson")], body).into_response())
+}
+
+/// Waits for the turn of a cell whose caller has others under way. It is taken back when that takes too long, or the caller goes.
+async fn until_begun(target: &Target, job: &Arc<Job>, limit: Duration) -> Result<(), targets::Error> {
+    struct TakenBack<'a>(&'a Target, &'a Arc<Job>);
+    impl Drop for TakenBack<'_> {
+        fn drop(&mut self) {
+            if self.1.waits().is_some() {
+                let (target, job) = (self.0.clone(), self.1.id.clone());
+                crate::event_loop::spawn(async move {
+                    // A session that is gone has answered all that waited.
+                    let _gone = target.interrupt(Some(&job)).await;
+                });
+            }
+        }
+    }
+    let (Target::Session(session), Some(_)) = (target, job.waits()) else { return Ok(()) };
+    let _waiting = TakenBack(target, job);
+    let asked = Instant::now();
+    if tokio::time::timeout(limit, job.begun()).await.is_err() {
+        return Err(session.waited_too_long(asked.elapsed()).into());
+    }
+    match job.execution().and_then(|execution| execution.refused.clone()) {
+        Some(refusal) => Err(session::Error::Refused(refusal).into()),
+        None => Ok(()),
+    }
 }
 
 /// The answer to `/api/execute` on its way. Over TCP its lines wait until there is room for them.
@@ -375,7 +423,7 @@ fn encode(line: &Line) -> Bytes {
 
 async fn stream(job: &Job, notes: Vec<String>, max_chars: usize, lines: &Lines) -> Result<(), Unheard> {
     lines.send(&Line::Job { job: job.id.clone(), session: job.session.to_string() }).await?;
-    if let Some(late) = &job.late {
+    if let Some(late) = job.late() {
         let text = format!("[late output, printed after cell {} had ended]\n", late.after_cell);
         lines.send(&Line::Output { stream: Stream::Stderr, text }).await?;
         send_new(&late.capture, &mut crate::output::Cursor::default(), lines).await?;

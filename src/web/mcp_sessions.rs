@@ -9,15 +9,25 @@ use std::{
 
 use axum::{
     extract::{Request, State},
-    http::{HeaderMap, HeaderValue},
+    http::{HeaderMap, HeaderValue, Method, StatusCode},
     middleware::Next,
     response::Response,
 };
 use rmcp::transport::streamable_http_server::{SessionManager, session::local::LocalSessionManager};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{load::LargeAnswer, router::Entrance, visitors::Token};
+use super::{
+    load::LargeAnswer,
+    router::Entrance,
+    visitors::{Token, Visit},
+};
+use crate::{
+    daemon::Daemon,
+    order::{Left, SenderId, Ticket},
+};
 
 const HEADER: &str = "mcp-session-id";
+const METHOD_HEADER: &str = "mcp-method";
 const MAX_PER_TOKEN: usize = 128;
 /// How long an answer is kept for a client that lost its connection while it was answered.
 const REMEMBERED: Duration = Duration::from_secs(10);
@@ -25,20 +35,27 @@ const REMEMBERED: Duration = Duration::from_secs(10);
 const NO_REQUEST: u64 = u64::MAX;
 
 pub struct McpSessions {
+    daemon: Arc<Daemon>,
     pub manager: Arc<LocalSessionManager>,
     /// Oldest first.
-    opened: Mutex<VecDeque<(String, Arc<Token>)>>,
+    opened: Mutex<VecDeque<Opened>>,
 }
 
-impl Default for McpSessions {
-    fn default() -> Self {
-        let mut manager = LocalSessionManager::default();
-        manager.session_config.completed_cache_ttl = REMEMBERED;
-        Self { manager: Arc::new(manager), opened: Mutex::default() }
-    }
+/// A session that somebody has opened.
+struct Opened {
+    id: String,
+    token: Arc<Token>,
+    /// Cancelled when it is forgotten.
+    left: DropGuard,
 }
 
 impl McpSessions {
+    pub fn new(daemon: Arc<Daemon>) -> Self {
+        let mut manager = LocalSessionManager::default();
+        manager.session_config.completed_cache_ttl = REMEMBERED;
+        Self { daemon, manager: Arc::new(manager), opened: Mutex::default() }
+    }
+
     /// Until a session has forgotten what it answers now. It looks through what it keeps only when something happens to it, so something does.
     fn forgotten(&self, id: String) -> impl Future<Output = ()> + Send + 'static {
         let manager = self.manager.clone();
@@ -53,27 +70,45 @@ impl McpSessions {
         }
     }
 
-    fn is_of(&self, id: &str, token: &Arc<Token>) -> bool {
+    /// The place of a call among those of its sender, taken before its body is read. A request without a session says in a header
+    /// whether it is a call.
+    fn ticket(&self, visit: &Visit, request: &Request) -> Option<Arc<Ticket>> {
+        let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
+        let sender = match header(HEADER) {
+            _ if request.method() != Method::POST => return None,
+            Some(id) => SenderId::McpSession(id.to_owned()),
+            None if header(METHOD_HEADER) == Some("tools/call") => SenderId::Token(visit.credential.token.clone()),
+            None => return None,
+        };
+        Some(self.daemon.senders.arrive(&sender))
+    }
+
+    /// If this token opened it: what is cancelled when it is over.
+    fn left(&self, id: &str, token: &Arc<Token>) -> Option<Left> {
         let opened = self.opened.lock().expect("no panic while locked");
-        opened.iter().any(|(known, owner)| known == id && Arc::ptr_eq(owner, token))
+        let known = opened.iter().find(|known| known.id == id && Arc::ptr_eq(&known.token, token))?;
+        Some(Left(known.left.token().clone()))
     }
 
-    /// Remembers a new one, and forgets those that are over.
-    async fn opened(&self, id: String, token: Arc<Token>) {
-        let alive: Vec<_> = self.manager.sessions.read().await.keys().map(ToString::to_string).collect();
-        let mut opened = self.opened.lock().expect("no panic while locked");
-        opened.retain(|(known, _)| alive.contains(known));
-        opened.push_back((id, token));
+    fn opened(&self, id: String, token: Arc<Token>) {
+        let left = CancellationToken::new().drop_guard();
+        self.opened.lock().expect("no panic while locked").push_back(Opened { id, token, left });
     }
 
-    /// Ends those of tokens that are over, and the oldest of a token that has too many.
+    fn forget(&self, id: &str) {
+        self.opened.lock().expect("no panic while locked").retain(|known| known.id != id);
+    }
+
+    /// Forgets those that have ended. Ends those of tokens that are over, and the oldest of a token that has too many.
     async fn sweep(&self, token: &Arc<Token>) {
         let surplus: Vec<_> = {
+            let alive = self.manager.sessions.read().await;
             let mut opened = self.opened.lock().expect("no panic while locked");
-            let mine = opened.iter().filter(|(_, owner)| Arc::ptr_eq(owner, token)).count();
+            opened.retain(|known| alive.contains_key(known.id.as_str()));
+            let mine = opened.iter().filter(|known| Arc::ptr_eq(&known.token, token)).count();
             let mut too_many = mine.saturating_sub(MAX_PER_TOKEN);
             let mut surplus = Vec::new();
-            opened.retain(|(id, owner)| {
+            opened.retain(|Opened { id, token: owner, .. }| {
                 let is_oldest = too_many > 0 && Arc::ptr_eq(owner, token);
                 too_many -= usize::from(is_oldest);
                 let is_over = is_oldest || owner.revoked.is_cancelled() || owner.is_over();
@@ -100,18 +135,31 @@ pub async fn check(State(sessions): State<Arc<McpSessions>>, mut request: Reques
     };
     sessions.sweep(&visit.token).await;
     let named = session_id(request.headers());
-    if request.headers().contains_key(HEADER) && !named.as_deref().is_some_and(|id| sessions.is_of(id, &visit.token)) {
+    match named.as_deref().and_then(|id| sessions.left(id, &visit.token)) {
+        Some(left) => {
+            request.extensions_mut().insert(left);
+        }
         // The answer is then the one to an id that nobody has.
-        request.headers_mut().insert(HEADER, HeaderValue::from_static("00000000-0000-0000-0000-000000000000"));
+        None if request.headers().contains_key(HEADER) => {
+            request.headers_mut().insert(HEADER, HeaderValue::from_static("00000000-0000-0000-0000-000000000000"));
+        }
+        None => {}
     }
     if let (Some(answer), Some(id)) = (request.extensions().get::<LargeAnswer>(), &named) {
         answer.is_remembered_until(sessions.forgotten(id.clone()));
     }
+    if let Some(ticket) = sessions.ticket(&visit, &request) {
+        request.extensions_mut().insert(ticket);
+    }
+    let ended = named.clone().filter(|_| request.method() == Method::DELETE);
     let response = next.run(request).await;
+    if let Some(id) = ended.filter(|_| response.status() == StatusCode::ACCEPTED) {
+        sessions.forget(&id);
+    }
     if named.is_none()
         && let Some(id) = session_id(response.headers())
     {
-        sessions.opened(id, visit.token).await;
+        sessions.opened(id, visit.token);
     }
     response
 }

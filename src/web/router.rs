@@ -100,7 +100,7 @@ pub fn tcp(daemon: &Arc<Daemon>, door: Door, selection: Selection) -> Router {
         ..Options::default()
     };
     let for_mcp = daemon.clone();
-    let sessions = McpSessions::default();
+    let sessions = McpSessions::new(daemon.clone());
     let manager = sessions.manager.clone();
     let make = move || Server::new(for_mcp.clone(), ClientSide::Http, selection.clone(), None);
     let mcp = Router::new()

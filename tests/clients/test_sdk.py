@@ -127,11 +127,33 @@ async def test_a_slow_cell_answers_running_and_goes_on_as_a_job(home: Home, door
         report = await client.execute(code, wait_s=0.3)
         assert time.monotonic() - began < 5
         assert (report["outcome"], report["stdout"]) == ("running", "first\n")
-        busy = await client.call("execute", code="1", target=report["session"])
-        assert busy.is_error
-        assert busy.data["kind"] == "busy"
+        behind = await client.execute("'behind'", target=report["session"])
+        assert behind["result"] == "'behind'"
+        assert any(note.startswith("waited ") and note.endswith(" s for cell 1") for note in behind["notes"]), behind["notes"]
         done = await client.call("get_job", job=report["job"], output="json")
     assert (done.data["outcome"], done.data["result"], done.data["stdout"]) == ("ok", "7", "first\nthen\n")
+
+
+async def test_calls_of_one_client_to_one_session_wait_for_each_other(home: Home, door: str, era: str) -> None:
+    async with connect(home, door, era) as client:
+        target = await target_of(client, door, era)
+        answers = []
+
+        async def append(number: int) -> None:
+            code = f"import time\nseen = [*globals().get('seen', ()), {number}]\ntime.sleep(0.02)"
+            answers.append(await client.execute(code, **target))
+
+        with anyio.fail_after(TIMEOUT):
+            async with anyio.create_task_group() as group:
+                for number in range(8):
+                    group.start_soon(append, number)
+        seen = (await client.execute("seen", **target))["result"]
+    assert [answer["outcome"] for answer in answers] == ["ok"] * 8
+    if door == "stdio":
+        assert seen == str(list(range(8)))
+    else:
+        # Each call is on a connection of its own: they come as the network brings them, and each runs once.
+        assert sorted(map(int, seen.strip("[]").split(","))) == list(range(8))
 
 
 async def test_long_output_is_cut_and_read_in_pages(home: Home, door: str, era: str) -> None:

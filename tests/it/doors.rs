@@ -30,6 +30,10 @@ impl<'a> Visitor<'a> {
         Self { server, token, session }
     }
 
+    pub fn session(&self) -> &str {
+        &self.session
+    }
+
     fn ask(&self, method: &str, params: &Value) -> Value {
         let message = json!({"jsonrpc": "2.0", "id": 5, "method": method, "params": params});
         let request = self.server.post(&message).with_token(&self.token).header("Mcp-Session-Id", &self.session);

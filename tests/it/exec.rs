@@ -79,11 +79,26 @@ fn ctrl_c_interrupts_the_cell_and_keeps_the_session() {
 
 #[test]
 fn a_busy_session_says_so() {
-    let home = Home::new();
+    let home = Home::new().set("PYLAIR_WAIT_S", "0");
     let (mut child, _stdout) = start_endless(&home);
     let refused = home.run(&["exec", "1"]);
     assert_eq!(refused.status.code(), Some(2));
-    assert!(refused.stderr.contains("is running cell 1"), "{refused:?}");
+    assert!(
+        refused.stderr.contains("the call waited 0 s for cell 1 of session `main`, which still runs"),
+        "{refused:?}"
+    );
+    // From another process tree.
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", "\"$0\" exec 1; exit $?"])
+        .arg(&home.program)
+        .env_clear()
+        .envs(&home.env)
+        .current_dir(home.work());
+    let refused = shell.stdin(Stdio::null()).output().expect("there is a shell");
+    assert_eq!(refused.status.code(), Some(2));
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(told.contains("the session `main` is running cell 1"), "{told}");
     child.kill().expect("it runs");
     child.wait().expect("it can be waited for");
     let listed = home.run(&["sessions", "--json"]);

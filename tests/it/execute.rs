@@ -232,6 +232,6 @@ fn late_output_of_a_thread_comes_with_the_next_result() {
         assert_eq!(told.await.expect("it does not panic"), "done");
         let report = session.run("print('own')").await;
         assert_eq!((report.late_output.as_deref(), report.stdout.as_str()), (Some("late\n"), "own\n"));
-        assert_eq!(report.late_after(), 1);
+        assert_eq!(report.late_after, Some(1));
     });
 }

@@ -48,6 +48,7 @@ mod jobs;
 mod limits;
 mod look;
 mod news;
+mod order;
 mod output;
 mod packages;
 mod planted;

@@ -168,7 +168,9 @@ impl Daemon {
         let code = cell(&python, &place.join(PYTEST_SCRIPT), args, &room.cwd, &env);
         // The cell's own report is shown to nobody.
         let news = session.take_news();
-        let started = session.run(Work::Code { code, path: None }, None, OnTimeout::default(), &caller.client).await;
+        let work = Work::Code { code, path: None };
+        let sender = Some(&caller.sender);
+        let started = session.run_in_order(sender, work, None, OnTimeout::default(), &caller.client).await;
         match (started, left) {
             (Ok(job), left) => {
                 let place = Place::Session(session.clone());

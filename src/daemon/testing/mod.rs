@@ -208,7 +208,7 @@ impl TestRun {
     }
 
     fn conclude(&self, status: io::Result<ExitStatus>) -> Execution {
-        let duration = self.job.started.elapsed();
+        let duration = self.job.elapsed();
         let (ended, outcome, error) = match status {
             Ok(status) => match (status.code(), std::os::unix::process::ExitStatusExt::into_raw(status)) {
                 (Some(code @ (0 | 1 | 5)), _) => (Ended::Code(code), Outcome::Ok, None),

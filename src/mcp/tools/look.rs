@@ -328,6 +328,10 @@ pub struct Match {
 pub async fn complete(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: CompleteArgs = parse(&call)?;
     let target = call.target(args.target.as_deref(), Purpose::Look).await?;
+    let _reserved = match &target {
+        Target::Session(session) => call.reserve(session, false).await?,
+        _ => None,
+    };
     let cursor = args.cursor.unwrap_or_else(|| args.code.chars().count());
     let completion: Completion = target.look(&call.caller, Op::Complete { cursor }, args.code.into_bytes()).await?;
     let text: Vec<_> = completion.matches.iter().map(|found| found.text.clone()).collect();

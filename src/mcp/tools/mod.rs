@@ -206,6 +206,15 @@ impl From<crate::history::Error> for ToolError {
 }
 
 impl ToolError {
+    /// The client took the request back before anything was done.
+    pub fn cancelled() -> Self {
+        Self {
+            kind: "cancelled",
+            message: "the request was cancelled before it began".to_owned(),
+            hint: "nothing was done".to_owned(),
+        }
+    }
+
     pub fn into_result(self) -> CallToolResult {
         render::error(self.kind, &self.message, &self.hint)
     }

@@ -30,6 +30,7 @@ pub struct InstallArgs {
 pub async fn install(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: InstallArgs = parse(&call)?;
     let session = call.session(args.target.as_deref(), Purpose::Run).await?;
+    let _reserved = call.reserve(&session, true).await?;
     let (lines, heard) = mpsc::channel(MAX_WAITING_LINES);
     let install = session.install(&args.packages, &lines);
     let installed = tokio::select! {

@@ -64,6 +64,7 @@ pub async fn execute(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     };
     let max_chars = args.max_chars.unwrap_or(config.max_chars).clamp(200, MAX_CHARS);
     let target = call.target(args.target.as_deref(), Purpose::Run).await?;
+    call.check_wanted()?;
     call.begin(&target, Some(&args.code));
     let work = Work::Code { code: args.code, path: None };
     let from = (&call.caller, call.caller.client.as_str());
@@ -113,6 +114,7 @@ async fn run(
         Some(timeout) => Some(timeout).filter(|timeout| !timeout.is_zero()),
         None => config.timeout,
     };
+    call.check_wanted()?;
     call.begin(target, recorded);
     let from = (&call.caller, call.caller.client.as_str());
     let job = target.run(from, work, timeout, OnTimeout::default()).await?;
@@ -192,6 +194,7 @@ pub struct UndoArgs {
 pub async fn undo(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: UndoArgs = parse(&call)?;
     let session = call.session(Some(&args.target), Purpose::Run).await?;
+    let _reserved = call.reserve(&session, false).await?;
     Ok(render::data(&session.undo(args.to).await?, None))
 }
 
@@ -209,6 +212,7 @@ pub struct BranchArgs {
 pub async fn branch(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: BranchArgs = parse(&call)?;
     let original = call.session(Some(&args.target), Purpose::Run).await?;
+    let _reserved = call.reserve(&original, true).await?;
     let session = call.daemon.sessions.branch(&call.caller, &original.info.handle, args.name, args.at).await?;
     let status = session.status();
     let line = status.line();
@@ -286,6 +290,7 @@ pub(super) async fn wait_and_report(
     };
     call.came_of(execution.as_ref().map_or(core::Outcome::Running, |execution| execution.outcome));
     if execution.is_none() {
+        job.mark_answered();
         call.note(target.why_silent().into_iter().collect());
     }
     if execution.is_none() && call.takes_tasks() {
@@ -356,7 +361,7 @@ async fn report_progress(call: &Call<'_>, job: &Job, token: rmcp::model::Progres
     let is_test_run = call.daemon.test_run(job).is_some();
     loop {
         tick.tick().await;
-        let seconds = job.started.elapsed().as_secs_f64();
+        let seconds = job.elapsed().as_secs_f64();
         let mut message = String::new();
         loop {
             let read = job.capture.read_from(cursor);
@@ -379,9 +384,10 @@ async fn report_progress(call: &Call<'_>, job: &Job, token: rmcp::model::Progres
         if is_test_run {
             message = super::testing::printed(message);
         }
-        let message = match message.trim_end() {
-            "" => format!("cell {} has been running for {seconds:.0} s, {chars} characters printed", job.cell),
-            text => {
+        let message = match (message.trim_end(), job.waits()) {
+            ("", Some(waits)) => format!("cell {} waits for {}", job.cell, waits.behind),
+            ("", None) => format!("cell {} has been running for {seconds:.0} s, {chars} characters printed", job.cell),
+            (text, _) => {
                 let from = text.char_indices().rev().nth(MAX_PROGRESS_CHARS).map_or(0, |(at, _)| at);
                 text[from..].to_owned()
             }
@@ -469,6 +475,7 @@ pub async fn open(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     if let Some(startup) = &options.startup {
         call.begin_opening(options.name.as_deref().unwrap_or_default(), startup);
     }
+    call.in_turn().await;
     let session = call.daemon.sessions.open(&call.caller, options).await?;
     call.about(&session);
     call.reached(&session.info.name);
@@ -502,7 +509,11 @@ pub async fn restart(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: RestartArgs = parse(&call)?;
     let session = call.session(Some(&args.target), Purpose::Run).await?;
     let mode = args.mode.unwrap_or_default();
-    let notes = match (args.keep_variables.unwrap_or_default(), mode) {
+    let keeps_variables = args.keep_variables.unwrap_or_default();
+    // A new process is how a session is had back whatever it runs: that waits for nothing.
+    let waits = keeps_variables || mode == RestartMode::Clear;
+    let _reserved = if waits { call.reserve(&session, false).await? } else { None };
+    let notes = match (keeps_variables, mode) {
         (false, mode) => session.restart(mode).await?,
         (true, RestartMode::Restart) => call.daemon.sessions.restart_keeping(&session).await?,
         (true, RestartMode::Clear) => {
@@ -529,6 +540,7 @@ pub struct Closed {
 
 pub async fn close(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: CloseArgs = parse(&call)?;
+    call.in_turn().await;
     let closed = call.daemon.close_target(&call.caller, &args.target, args.forget.unwrap_or_default()).await?;
     Ok(render::data(&Closed { closed }, None))
 }
@@ -536,6 +548,7 @@ pub async fn close(call: Call<'_>) -> Result<CallToolResult, ToolError> {
 pub async fn save(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: TargetArgs = parse(&call)?;
     let session = call.session(Some(&args.target), Purpose::AsItIs).await?.open_to(&call.caller)?;
+    let _reserved = call.reserve(&session, false).await?;
     Ok(render::data(&call.daemon.sessions.save(&session).await?, None))
 }
 

@@ -104,6 +104,7 @@ pub async fn run_tests(call: Call<'_>) -> Result<CallToolResult, ToolError> {
         target: args.target,
         sandbox,
     };
+    call.in_turn().await;
     let run = call.daemon.run_tests(&call.caller, wish).await?;
     let target = Target::Tests(run.clone());
     // What was asked for tells it all: there is no code.

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use super::{Cause, Error, Ladder, State, Task};
 use crate::{
     journal::EventKind,
+    order::SenderId,
     output::{Cursor, Outputs, Stream},
     packages,
     probe::{
@@ -18,7 +19,7 @@ use crate::{
     },
     sandbox::share::PATIENCE,
     session::{
-        Info, Work, ended,
+        Cell, Info, ended,
         job::{Execution, Job, Late, OnTimeout, Outcome, Variables},
         notes::stop_notes,
     },
@@ -34,6 +35,7 @@ pub(in crate::session) struct Running {
     pub(super) deadline: Option<Instant>,
     pub(in crate::session) timeout: Option<Duration>,
     pub(super) on_timeout: OnTimeout,
+    pub(super) sender: Option<SenderId>,
     pub(super) ladder: Option<Ladder>,
     /// When others come first.
     pub(super) patience: Option<Instant>,
@@ -48,13 +50,8 @@ pub(super) struct Journaled {
 }
 
 impl Task {
-    pub(super) async fn begin(
-        &mut self,
-        work: Work,
-        timeout: Option<Duration>,
-        on_timeout: OnTimeout,
-        client: String,
-    ) -> Result<Arc<Job>, Error> {
+    /// Begins a cell, whose work and client are taken out of it.
+    pub(super) async fn begin(&mut self, cell: &mut Cell) -> Result<Arc<Job>, Error> {
         if let Some(running) = &self.running {
             return Err(self.busy(running));
         }
@@ -73,14 +70,21 @@ impl Task {
         self.idle_deaths = 0;
         // What is in the pipes by now was printed before this cell.
         self.drain_output();
-        self.cell += 1;
-        let cell = self.cell;
+        let Cell { timeout, on_timeout, .. } = *cell;
+        let sender = cell.sender.as_ref().map(|sender| sender.id.clone());
+        let (client, work) = (std::mem::take(&mut cell.client), cell.work.take());
+        let has_waited = cell.job.is_some();
+        let job = match cell.job.take() {
+            Some(job) => {
+                job.begin(self.late.take());
+                job
+            }
+            None => self.new_job()?,
+        };
+        let cell = job.cell;
+        self.cell = cell;
         let history = work.as_code();
         let (op, code) = work.into_request(cell);
-        let id = format!("{}-{cell}", self.info.handle);
-        let capture = self.parts.outputs.capture(&self.info.owner, &id)?;
-        let job =
-            Arc::new(Job::new(id, self.info.owner.clone(), self.info.name.clone(), cell, capture, self.late.take()));
         let link = self.link.as_mut().expect("opened above");
         link.interrupts_delivered().await;
         let request = match link.request(op, code.as_bytes()).await {
@@ -93,7 +97,9 @@ impl Task {
                 u64::MAX
             }
         };
-        self.parts.jobs.add(job.clone());
+        if !has_waited {
+            self.parts.jobs.add(job.clone());
+        }
         self.parts.journal.record(
             &self.info.owner,
             &self.info.handle,
@@ -112,6 +118,7 @@ impl Task {
             deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
             timeout,
             on_timeout,
+            sender,
             ladder: None,
             patience: self.info.terms.profile.is_confined().then(|| Instant::now() + PATIENCE),
         });
@@ -124,12 +131,21 @@ impl Task {
         Ok(job)
     }
 
+    /// The job of a cell that begins at once.
+    fn new_job(&mut self) -> Result<Arc<Job>, Error> {
+        let cell = self.next_cell();
+        let id = format!("{}-{cell}", self.info.handle);
+        let capture = self.parts.outputs.capture(&self.info.owner, &id)?;
+        let (owner, session) = (self.info.owner.clone(), self.info.name.clone());
+        Ok(Arc::new(Job::new(id, owner, session, cell, capture, self.late.take())))
+    }
+
     pub(super) fn busy(&self, running: &Running) -> Error {
         Error::Busy {
             session: self.info.name.to_string(),
             cell: running.job.cell,
             job: running.job.id.clone(),
-            running: running.job.started.elapsed(),
+            running: running.job.elapsed(),
         }
     }
 
@@ -225,6 +241,9 @@ impl Task {
             }
         } else if outcome == Outcome::Interrupted {
             execution.notes.push(KEPT_NOTE.to_owned());
+        }
+        if running.ladder.is_some() {
+            execution.notes.extend(self.line_note());
         }
         self.finish(&running.job, execution);
         self.plan_checkpoint();

@@ -383,7 +383,7 @@ impl Task {
             notes.push("it did not react to interrupts (code in C does not) and its worker was killed".to_owned());
         }
         notes.extend(self.recover("its worker ended", running.job.cell).await);
-        let mut execution = Execution::cut_short(outcome, running.job.started.elapsed(), notes);
+        let mut execution = Execution::cut_short(outcome, running.job.elapsed(), notes);
         execution.error = Some(Raised {
             kind: if killed_by_us.is_some() { "KeyboardInterrupt" } else { "WorkerDied" }.to_owned(),
             message,
@@ -408,6 +408,14 @@ impl Task {
 
     /// Brings the session back: to its newest checkpoint, else to a new worker. Returns what the caller must know.
     pub(super) async fn recover(&mut self, reason: &str, before_cell: u64) -> Vec<String> {
+        // They were sent for the state that is lost.
+        let left = self.clear_line(&format!("the session was set back before it began ({reason})"));
+        let mut notes = self.bring_back(reason, before_cell).await;
+        notes.extend(left);
+        notes
+    }
+
+    async fn bring_back(&mut self, reason: &str, before_cell: u64) -> Vec<String> {
         // Newest first: a copy can have been killed too.
         while let Some(checkpoint) = self.checkpoints.last().cloned() {
             let after = self.lineage.iter().copied().filter(|cell| *cell > checkpoint.cell && *cell < before_cell);
@@ -470,13 +478,16 @@ impl Task {
         Ok(vec!["the session was started anew".to_owned()])
     }
 
-    pub(super) async fn restart_on_request(&mut self) -> Result<Vec<String>, Error> {
+    pub(super) async fn restart_on_request(&mut self, is_reserved: bool) -> Result<Vec<String>, Error> {
         let mut notes = self.take_news();
+        if !is_reserved {
+            notes.extend(self.clear_line("the session was restarted before it began"));
+        }
         if let Some(running) = self.running.take() {
             notes.push(format!("cell {} was running and was killed", running.job.cell));
             self.drain_output();
             let notes = vec!["the session was restarted while this cell ran".to_owned()];
-            let execution = Execution::cut_short(Outcome::Interrupted, running.job.started.elapsed(), notes);
+            let execution = Execution::cut_short(Outcome::Interrupted, running.job.elapsed(), notes);
             self.finish(&running.job, execution);
         }
         self.pending_notes.clear();
@@ -509,6 +520,7 @@ impl Task {
     /// Ends the running cell and goes back to the newest checkpoint, because the session is to be saved. From now on no cell is begun:
     /// it would be answered, and not be saved.
     pub(super) async fn abandon(&mut self, reason: &str) -> Abandoned {
+        self.clear_line(&format!("the session was closed before it began: {reason}"));
         let Some(running) = self.running.take() else {
             self.leaving = Some(Leaving { cut: None });
             return Abandoned::default();
@@ -525,7 +537,7 @@ impl Task {
         } else {
             notes.extend(self.recover(reason, cell).await);
         }
-        let execution = Execution::cut_short(Outcome::Died, running.job.started.elapsed(), notes);
+        let execution = Execution::cut_short(Outcome::Died, running.job.elapsed(), notes);
         self.finish(&running.job, execution);
         let kept = self.head();
         lost.retain(|cell| *cell > kept);
@@ -542,12 +554,13 @@ impl Task {
         if let Some(running) = self.running.take() {
             self.drain_output();
             let notes = vec![format!("the session was closed while this cell ran: {reason}")];
-            let execution = Execution::cut_short(Outcome::Died, running.job.started.elapsed(), notes);
+            let execution = Execution::cut_short(Outcome::Died, running.job.elapsed(), notes);
             self.finish(&running.job, execution);
             reason = format!("{reason}, while cell {} ran", running.job.cell);
         } else if let Some(cell) = self.leaving.as_ref().and_then(|leaving| leaving.cut) {
             reason = format!("{reason}, while cell {cell} ran");
         }
+        self.clear_line(&format!("the session was closed before it began: {reason}"));
         self.close_link().await;
         self.leave_directory().await;
         self.parts.journal.record(&self.info.owner, &self.info.handle, EventKind::SessionClosed { reason });

@@ -9,6 +9,7 @@ mod cells;
 mod checkpoints;
 mod ladder;
 mod life;
+mod line;
 
 use std::{
     path::PathBuf,
@@ -39,6 +40,9 @@ pub(super) use cells::Running;
 pub(super) use checkpoints::Branched;
 use checkpoints::Checkpoint;
 pub(super) use ladder::{Cause, Ladder, Step};
+use line::Line;
+pub(crate) use line::Reserved;
+pub(super) use line::{MAX_WAITING, ReserveAnswer};
 
 /// How many events of a link are handled before others get their turn.
 const EVENTS_IN_A_ROW: u32 = 16;
@@ -73,6 +77,7 @@ pub(super) async fn start(
         live: live.clone(),
         link: None,
         cell: 0,
+        numbered: 0,
         lineage: vec![0],
         start_holds: false,
         idle_deaths: 0,
@@ -91,6 +96,7 @@ pub(super) async fn start(
         checkpoint_gap: checkpoints::CHECKPOINT_GAP,
         budget: Budget::default(),
         waiting: None,
+        line: Line::default(),
         journaled: cells::Journaled::default(),
         checkpoints_given_up: false,
         ending: ending.clone(),
@@ -145,6 +151,8 @@ struct Task {
     link: Option<Link>,
     /// The number of the newest cell, whatever became of it.
     cell: u64,
+    /// The newest number that was given to a cell, which may wait.
+    numbered: u64,
     /// The cells whose effects the worker holds, oldest first; 0 is its start.
     lineage: Vec<u64>,
     /// Variables were restored at its start: starting anew would lose them.
@@ -173,6 +181,8 @@ struct Task {
     budget: Budget,
     /// A cell that begins when the checkpoint of the state before it has been made.
     waiting: Option<Command>,
+    /// Calls that wait for those that their sender made before.
+    line: Line,
     journaled: cells::Journaled,
     /// A checkpoint hung in the user's own fork hooks; none is asked for again.
     checkpoints_given_up: bool,
@@ -196,6 +206,9 @@ impl Task {
                 && let Some(cell) = self.waiting.take()
             {
                 self.carry_out(cell).await;
+            }
+            if !self.line.is_empty() {
+                self.advance().await;
             }
             let wake = self.next_wake();
             let timer = async {
@@ -222,6 +235,7 @@ impl Task {
                     Some(command) => self.on_command(command).await,
                     None => break,
                 },
+                () = self.line.released() => {}
                 () = timer => self.on_timer().await,
                 event = link_event => {
                     self.on_link_event(event).await;
@@ -250,25 +264,31 @@ impl Task {
 
     async fn on_command(&mut self, command: Command) {
         self.note_use(&command);
-        if matches!(command, Command::Execute { .. }) && self.makes_checkpoint_first().await {
-            self.waiting = Some(command);
-        } else {
-            self.carry_out(command).await;
+        match command {
+            Command::Execute(cell) => self.on_cell(cell).await,
+            command => self.carry_out(command).await,
         }
     }
 
     async fn carry_out(&mut self, command: Command) {
         match command {
-            Command::Execute { work, timeout, on_timeout, client, notes, answer } => {
-                let result = self.begin(work, timeout, on_timeout, client).await;
-                if result.is_ok() {
+            Command::Execute(mut cell) => match self.begin(&mut cell).await {
+                Ok(job) => {
                     let news = self.take_news();
-                    self.pending_notes.extend(news.into_iter().chain(notes));
+                    self.pending_notes.extend(news.into_iter().chain(cell.notes));
+                    if let Some(answer) = cell.answer {
+                        // A caller that is gone leaves the job behind.
+                        let _unheard = answer.send(Ok(job));
+                    }
                 }
-                // A caller that is gone leaves the job behind.
-                let _unheard = answer.send(result);
-            }
+                Err(error) => cell.refuse(error),
+            },
+            Command::Reserve { sender, beside, answer } => self.on_reserve(sender, beside, answer),
             Command::Interrupt { job, answer } => {
+                if let Some(taken_back) = job.as_deref().and_then(|job| self.take_back(job)) {
+                    let _unheard = answer.send(Some(taken_back));
+                    return;
+                }
                 let matching =
                     self.running.as_ref().filter(|running| job.as_ref().is_none_or(|job| *job == running.job.id));
                 let _unheard = answer.send(matching.map(|running| running.job.clone()));
@@ -276,9 +296,9 @@ impl Task {
                     self.climb(Cause::Caller);
                 }
             }
-            Command::Restart { mode, answer } => {
+            Command::Restart { mode, is_reserved, answer } => {
                 let result = match mode {
-                    RestartMode::Restart => self.restart_on_request().await,
+                    RestartMode::Restart => self.restart_on_request(is_reserved).await,
                     RestartMode::Clear => self.clear().await,
                 };
                 let _unheard = answer.send(result);
@@ -294,7 +314,8 @@ impl Task {
                 let _unheard = answer.send(abandoned);
             }
             Command::Leave { uses, reason, answer } => {
-                let is_unused = self.running.is_none() && self.live.lock().expect("no panic while locked").uses == uses;
+                let is_idle = self.running.is_none() && self.line.is_empty() && !self.line.is_reserved();
+                let is_unused = is_idle && self.live.lock().expect("no panic while locked").uses == uses;
                 if is_unused {
                     let _already = self.ending.reason.set(reason);
                     self.ending.closing.cancel();
@@ -317,7 +338,7 @@ impl Task {
         };
         let may_change = match command {
             Command::Ask { question, .. } => !matches!(question.op, Op::Ping | Op::Save { .. }),
-            Command::Leave { .. } | Command::Note { .. } => false,
+            Command::Leave { .. } | Command::Note { .. } | Command::Reserve { .. } => false,
             _ => true,
         };
         let mut live = self.live.lock().expect("no panic while locked");
@@ -411,8 +432,9 @@ impl Drop for Task {
     fn drop(&mut self) {
         if let Some(running) = self.running.take() {
             let notes = vec!["pylair itself failed while this cell ran; see the daemon's log".to_owned()];
-            let execution = Execution::cut_short(Outcome::Died, running.job.started.elapsed(), notes);
+            let execution = Execution::cut_short(Outcome::Died, running.job.elapsed(), notes);
             running.job.finish(execution);
         }
+        self.clear_line("pylair itself failed; see the daemon's log");
     }
 }

@@ -16,6 +16,7 @@ use pylair::{
     daemon::Daemon,
     event_loop,
     journal::EventKind,
+    order::{Sender, SenderId},
     session::{Error, Job, OnTimeout, OpenOptions, Outcome, Report, Session},
 };
 
@@ -88,6 +89,7 @@ impl Core {
             cwd: Some(home.work()),
             env: Arc::new(home.env.clone()),
             default_session: DefaultSession::Main,
+            sender: Sender::new(SenderId::new_bridge()),
             credential: None,
             floor: None,
         };
