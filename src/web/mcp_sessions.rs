@@ -152,9 +152,11 @@ pub async fn check(State(sessions): State<Arc<McpSessions>>, mut request: Reques
         request.extensions_mut().insert(ticket);
     }
     let ended = named.clone().filter(|_| request.method() == Method::DELETE);
-    let response = next.run(request).await;
+    let mut response = next.run(request).await;
     if let Some(id) = ended.filter(|_| response.status() == StatusCode::ACCEPTED) {
         sessions.forget(&id);
+        // It is over now. `202` would say that it will be, and clients warn about that.
+        *response.status_mut() = StatusCode::NO_CONTENT;
     }
     if named.is_none()
         && let Some(id) = session_id(response.headers())

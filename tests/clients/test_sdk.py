@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 import anyio
@@ -154,6 +155,13 @@ async def test_calls_of_one_client_to_one_session_wait_for_each_other(home: Home
     else:
         # Each call is on a connection of its own: they come as the network brings them, and each runs once.
         assert sorted(map(int, seen.strip("[]").split(","))) == list(range(8))
+
+
+async def test_nothing_is_logged_when_a_client_closes(home: Home, door: str, era: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with connect(home, door, era) as client:
+        await client.execute("1")
+    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert told == []
 
 
 async def test_long_output_is_cut_and_read_in_pages(home: Home, door: str, era: str) -> None:

@@ -354,7 +354,7 @@ fn what_an_mcp_session_over_http_left_waiting_does_not_begin_when_it_is_over() {
     let (running, waiting) = (start(WAIT_FOREVER), start("x = 1"));
     note(&waiting, "it has not begun");
     let ended = server.request("DELETE", "/mcp", "").with_token(&server.token).header("Mcp-Session-Id", gone.session());
-    assert_eq!(ended.send().status, 202);
+    assert_eq!(ended.send().status, 204);
     other.call("interrupt", &json!({"target": "lab"}));
     let look = |job: &Value| other.call("get_job", &json!({"job": job, "output": "json"}));
     assert_eq!(look(&running["job"])["outcome"], "interrupted");
