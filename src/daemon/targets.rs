@@ -123,6 +123,14 @@ impl Daemon {
         if purpose == Purpose::Run && !caller.may(Scope::Run) {
             return Err(session::Error::NotAllowed("run code").into());
         }
+        let target = self.find_target(caller, named, purpose).await?;
+        if let (Target::Session(session), Purpose::Run) = (&target, purpose) {
+            session.note_token(caller);
+        }
+        Ok(target)
+    }
+
+    async fn find_target(&self, caller: &Caller, named: Option<&str>, purpose: Purpose) -> Result<Target, Error> {
         let Some(text) = named else {
             return Ok(Target::Session(match purpose {
                 Purpose::Run => self.sessions.target(caller, None).await?,

@@ -64,6 +64,8 @@ pub enum Error {
     NotEnforced { profile: &'static str, missing: String },
     #[error("more than one client is near: {}", candidates.join(", "))]
     Ambiguous { candidates: Vec<String> },
+    #[error("no target was named, and calls with this token work in {} sessions: {}", sessions.len(), sessions.join(", "))]
+    Several { sessions: Vec<String> },
     #[error("this caller may not {0}")]
     NotAllowed(&'static str),
     #[error("the startup code raised {}: {}", .0.kind, .0.message)]
@@ -126,7 +128,7 @@ impl Error {
             Self::NotInState { .. } => "no_such_cell",
             Self::NoCheckpoint { .. } => "no_checkpoint",
             Self::CannotBranch { .. } => "cannot_branch",
-            Self::Ambiguous { .. } => "ambiguous_session",
+            Self::Ambiguous { .. } | Self::Several { .. } => "ambiguous_session",
             Self::Startup(_) => "startup_failed",
             Self::Python(_) => "no_python",
             Self::Packages(error) => error.kind(),
@@ -214,6 +216,7 @@ impl Error {
             Self::NotADirectory(_) => "pass an existing directory as `cwd`".to_owned(),
             Self::BadArgument(_) => "see the tool's schema".to_owned(),
             Self::Sandbox(error) => error.hint().to_owned(),
+            Self::Several { .. } => "name one of them with `target`".to_owned(),
             Self::Ambiguous { .. } => "name one with -t, or set PYLAIR_SESSION".to_owned(),
             Self::NotAllowed(_) => {
                 "use a token with more scopes, such as `admin` (`pylair token add` makes one); where `[sandbox]` of the settings \

@@ -362,6 +362,8 @@ struct Live {
     /// What happened to it while nobody asked for anything, until somebody is told.
     news: Vec<String>,
     standing: Standing,
+    /// The tokens that calls came with which ran something here or changed its files.
+    tokens: Vec<Arc<str>>,
 }
 
 impl Live {
@@ -391,6 +393,7 @@ impl Live {
             ended_for: None,
             news: Vec::new(),
             standing: Standing::default(),
+            tokens: Vec::new(),
         }
     }
 
@@ -713,6 +716,15 @@ impl Session {
     async fn restart_reserved(&self) -> Result<Vec<String>, Error> {
         let mode = RestartMode::Restart;
         self.send(|answer| Command::Restart { mode, is_reserved: true, answer }).await?
+    }
+
+    /// Remembers with which token somebody works here.
+    pub fn note_token(&self, caller: &Caller) {
+        let Some(credential) = &caller.credential else { return };
+        let mut live = self.live.lock().expect("no panic while locked");
+        if !live.tokens.contains(&credential.token) {
+            live.tokens.push(credential.token.clone());
+        }
     }
 
     /// Whether its own directory, if it has one, outlives its end.

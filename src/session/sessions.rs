@@ -190,6 +190,21 @@ impl Sessions {
         Ok(session)
     }
 
+    /// The open session in which calls with this caller's token work; none if there is no such session or it came without one.
+    pub fn worked_in(&self, caller: &Caller) -> Result<Option<Session>, Error> {
+        let Some(credential) = &caller.credential else { return Ok(None) };
+        let mut worked = self.list(caller);
+        worked.retain(|session| session.live.lock().expect("no panic while locked").tokens.contains(&credential.token));
+        match &worked[..] {
+            [] => Ok(None),
+            [one] => Ok(Some(one.clone())),
+            several => {
+                let sessions = several.iter().map(|session| session.info.name.to_string()).collect();
+                Err(Error::Several { sessions })
+            }
+        }
+    }
+
     /// The handle of the session that a call means, or the name while no session has it; none if every call gets a session of its own.
     /// Looks only at what is known at once.
     pub fn meant(&self, caller: &Caller, named: Option<&str>) -> Option<String> {

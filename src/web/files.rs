@@ -19,6 +19,7 @@ use axum::{
     routing::{get, post},
 };
 use futures::{Stream, StreamExt};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio_util::io::ReaderStream;
@@ -27,12 +28,16 @@ use super::{
     api::{self, ApiError, Origin},
     form::{self, Form, Part},
     load::Json,
+    openapi::Operation,
     router::Entrance,
 };
 use crate::{
     audit::Pending,
     caller::Caller,
-    daemon::{Daemon, Holder, targets::Purpose},
+    daemon::{
+        Daemon, Holder,
+        targets::{self, Purpose},
+    },
     files::{Download, Error, MAX_UPLOAD_BYTES, Staged, UPLOADS, Workspace, Written, encode_path},
     session::Session,
 };
@@ -44,25 +49,61 @@ const DOWNLOAD_BYTES: usize = 256 << 10;
 /// As many files as one form may have.
 const MAX_FILES: usize = 1000;
 
+/// All routes below `/files`, as they are served and described.
+pub(super) fn operations() -> Vec<Operation> {
+    vec![
+        Operation::post(
+            "/files/upload",
+            "upload_files",
+            "Put a file, or the files of a form, into a session's workspace",
+            || post(upload),
+        )
+        .query::<UploadQuery>()
+        .takes_bytes()
+        .or_form::<UploadForm>()
+        .answers::<Uploaded>(),
+        Operation::get(
+            "/files/download/{*path}",
+            "download_file",
+            "A file of a session's workspace; `Range` asks for a part of it",
+            || get(download),
+        )
+        .query::<DownloadQuery>()
+        .answers_bytes(),
+    ]
+}
+
 pub fn router(daemon: Arc<Daemon>) -> Router {
-    Router::new()
-        .route("/files/upload", post(upload))
-        .route("/files/download/{*path}", get(download))
+    let routes = operations().into_iter();
+    routes
+        .fold(Router::new(), |router, operation| router.route(operation.path, (operation.route)()))
         // Uploads are counted as they are written.
         .layer(DefaultBodyLimit::disable())
         .with_state(daemon)
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct UploadQuery {
+pub(super) struct UploadQuery {
+    /// A session's name or handle. If left out, the session in which calls with this token work, else your default session, which is opened
     target: Option<String>,
-    /// The file; for a form, the directory its files go to.
+    /// The file, relative to the session's workspace; for a form, the directory that its files go to. A name in `uploads` if left out
     path: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
-struct Uploaded {
+/// A form with files. `target` and `path` come before them and mean what they mean in the address.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[expect(dead_code, reason = "forms are read as they come; this describes them")]
+pub(super) struct UploadForm {
+    target: Option<String>,
+    path: Option<String>,
+    /// Any number of files, under any field names
+    #[schemars(extend("contentMediaType" = "application/octet-stream"))]
+    file: String,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Uploaded {
     session: String,
     files: Vec<Written>,
 }
@@ -199,12 +240,12 @@ struct Batch {
 }
 
 impl Batch {
-    /// For this session, or the default one.
+    /// For this session, or the one that is meant without a name.
     async fn to(daemon: &Arc<Daemon>, entrance: Entrance, target: Option<&str>) -> Result<Self, ApiError> {
         let caller = caller(daemon, entrance, target.is_some()).await?;
         let mut record = daemon.audit.call(&caller, "upload");
         record.target(target);
-        let session = match daemon.session(&caller, target, Purpose::Run, "a file").await {
+        let session = match session(daemon, &caller, target, Purpose::Run).await {
             Ok(session) => session,
             Err(error) => {
                 record.conclude(Some((error.kind(), &error.message())));
@@ -304,9 +345,10 @@ fn new_name() -> String {
     format!("upload-{:08x}", u32::from_ne_bytes(random))
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct DownloadQuery {
+pub(super) struct DownloadQuery {
+    /// A session's name or handle. If left out, the session in which calls with this token work, else your default session
     target: Option<String>,
 }
 
@@ -319,7 +361,7 @@ async fn download(
 ) -> Result<Response, ApiError> {
     let hold = daemon.hold(Holder::Request);
     let caller = caller(&daemon, entrance, query.target.is_some()).await?;
-    let session = daemon.session(&caller, query.target.as_deref(), Purpose::Look, "a file").await?;
+    let session = session(&daemon, &caller, query.target.as_deref(), Purpose::Look).await?;
     let mut record = daemon.audit.call(&caller, "download");
     record.target(Some(&session.info.name));
     record.details(&serde_json::Map::from_iter([("path".to_owned(), path.as_str().into())]));
@@ -354,6 +396,19 @@ async fn download(
         insert(headers, header::CONTENT_RANGE, &format!("bytes {start}-{}/{bytes}", end - 1));
     }
     Ok(api::about(&session, response))
+}
+
+/// The session whose files are meant. Without a name it is the one in which calls with the same token work, such as an agent's; if there
+/// is none, the default one.
+async fn session(
+    daemon: &Arc<Daemon>,
+    caller: &Caller,
+    target: Option<&str>,
+    purpose: Purpose,
+) -> Result<Session, targets::Error> {
+    let found = if target.is_none() { daemon.sessions.worked_in(caller)? } else { None };
+    let named = found.as_ref().map(|session| &*session.info.handle).or(target);
+    daemon.session(caller, named, purpose, "a file").await
 }
 
 /// Somebody who names no session means the default one; a shell has said nothing about its surroundings here.

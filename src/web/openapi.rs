@@ -20,7 +20,7 @@ use schemars::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{failures, pages::Policy, problem};
+use super::{failures, files, pages::Policy, problem};
 use crate::{
     app,
     daemon::{Daemon, DaemonStatus, VERSION},
@@ -37,19 +37,31 @@ pub(super) struct Operation {
     summary: &'static str,
     pub(super) route: fn() -> MethodRouter<Arc<Daemon>>,
     query: Option<Make>,
-    body: Option<(&'static str, Make)>,
+    /// The forms that a body may have.
+    body: Vec<(&'static str, Make)>,
     status: StatusCode,
     answer: Option<(&'static str, Make)>,
 }
 
 const LINES: &str = "application/x-ndjson";
 const OBJECT: &str = "application/json";
+const BYTES: &str = "application/octet-stream";
 
 fn make<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<T>()
 }
 
+/// Bytes, of which a schema says nothing.
+fn any(_: &mut SchemaGenerator) -> Schema {
+    Schema::default()
+}
+
 impl Operation {
+    /// The path as the document writes it, where one part may stand for several.
+    fn documented_path(&self) -> String {
+        self.path.replace("{*", "{")
+    }
+
     fn new(
         method: &'static str,
         path: &'static str,
@@ -57,7 +69,8 @@ impl Operation {
         summary: &'static str,
         route: fn() -> MethodRouter<Arc<Daemon>>,
     ) -> Self {
-        Self { method, path, id, summary, route, query: None, body: None, status: StatusCode::OK, answer: None }
+        let (query, body, answer) = (None, Vec::new(), None);
+        Self { method, path, id, summary, route, query, body, status: StatusCode::OK, answer }
     }
 
     pub(super) fn get(
@@ -83,11 +96,24 @@ impl Operation {
     }
 
     pub(super) fn body<T: JsonSchema>(self) -> Self {
-        Self { body: Some((OBJECT, make::<T>)), ..self }
+        Self { body: vec![(OBJECT, make::<T>)], ..self }
     }
 
     pub(super) fn takes_lines(self) -> Self {
-        Self { body: Some((LINES, make::<String>)), ..self }
+        Self { body: vec![(LINES, make::<String>)], ..self }
+    }
+
+    pub(super) fn takes_bytes(self) -> Self {
+        Self { body: vec![(BYTES, any)], ..self }
+    }
+
+    pub(super) fn or_form<T: JsonSchema>(mut self) -> Self {
+        self.body.push(("multipart/form-data", make::<T>));
+        self
+    }
+
+    pub(super) fn answers_bytes(self) -> Self {
+        Self { answer: Some((BYTES, any)), ..self }
     }
 
     pub(super) fn answers<T: JsonSchema>(self) -> Self {
@@ -108,6 +134,7 @@ impl Operation {
             .path
             .split('/')
             .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+            .map(|name| name.trim_start_matches('*'))
             .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string", "minLength": 1}}))
             .collect();
         if let Some(query) = self.query {
@@ -127,8 +154,10 @@ impl Operation {
             "parameters": parameters,
             "responses": responses,
         });
-        if let Some((media, body)) = self.body {
-            described["requestBody"] = json!({"required": true, "content": {media: {"schema": body(taken)}}});
+        let forms = self.body.iter().map(|(media, body)| ((*media).to_owned(), json!({"schema": body(taken)})));
+        let forms: Map<_, _> = forms.collect();
+        if !forms.is_empty() {
+            described["requestBody"] = json!({"required": true, "content": forms});
         }
         described
     }
@@ -208,12 +237,16 @@ impl Generators {
     }
 }
 
+fn operations() -> Vec<Operation> {
+    failures::operations().into_iter().chain(files::operations()).chain(others()).collect()
+}
+
 fn document() -> Value {
     let mut generators = Generators::new();
     let mut paths = Map::new();
-    for operation in failures::operations().into_iter().chain(others()) {
+    for operation in operations() {
         let described = operation.describe(&mut generators);
-        let path = paths.entry(operation.path).or_insert_with(|| json!({}));
+        let path = paths.entry(operation.documented_path()).or_insert_with(|| json!({}));
         path[operation.method.to_ascii_lowercase()] = described;
     }
     let refused = make::<problem::Problem>(&mut generators.answered);
@@ -227,7 +260,7 @@ fn document() -> Value {
         "info": {
             "title": "pylair",
             "version": VERSION,
-            "description": "Test runs and failures, sessions and apps. Errors are problem+json (RFC 9457) with `kind`, `message` and `hint`.",
+            "description": "Test runs and failures, sessions, their files, and apps. Errors are problem+json (RFC 9457) with `kind`, `message` and `hint`.",
         },
         "security": [{"token": []}],
         "paths": paths,
@@ -372,8 +405,7 @@ mod tests {
 
     #[test]
     fn operations_have_names_of_their_own() {
-        let mut names: Vec<&str> =
-            failures::operations().into_iter().chain(others()).map(|operation| operation.id).collect();
+        let mut names: Vec<&str> = operations().into_iter().map(|operation| operation.id).collect();
         let count = names.len();
         names.sort_unstable();
         names.dedup();
@@ -382,8 +414,8 @@ mod tests {
 
     #[test]
     fn the_page_shows_every_operation_and_loads_nothing() {
-        for operation in failures::operations() {
-            assert!(PAGE.contains(&escaped(operation.path)), "{}", operation.path);
+        for operation in operations() {
+            assert!(PAGE.contains(&escaped(&operation.documented_path())), "{}", operation.path);
         }
         assert!(!PAGE.contains("<script") && !PAGE.contains("src=") && !PAGE.contains("http://www"));
     }

@@ -10,7 +10,7 @@ use std::{
 use pylair::{caller::Scope, mcp::tools::TABLE, rights};
 use serde_json::{Value, json};
 
-use crate::support::{AppProcess, Home, Request, Server, WAIT_FOREVER};
+use crate::support::{AppProcess, Home, Request, Response, Server, WAIT_FOREVER};
 
 /// Somebody with a token, introduced as a legacy client.
 pub struct Visitor<'a> {
@@ -49,7 +49,20 @@ impl<'a> Visitor<'a> {
         self.call("execute", &json!({"code": code, "output": "json"}))
     }
 
-    fn get(&self, path: &str) -> Request {
+    /// The session that its calls go to, in which this has run; none where there is no sandbox.
+    pub fn session_of(&self, code: &str) -> Option<String> {
+        let answer = self.run(code);
+        if answer["kind"] == "sandbox_unavailable" {
+            println!("skipped: {answer}");
+        }
+        answer["session"].as_str().map(str::to_owned)
+    }
+
+    pub fn upload(&self, path: &str, body: &str) -> Response {
+        self.server.request("POST", path, body).with_token(&self.token).send()
+    }
+
+    pub fn get(&self, path: &str) -> Request {
         self.server.request("GET", path, "").with_token(&self.token)
     }
 

@@ -668,6 +668,35 @@ fn the_fields_of_a_form_say_where_its_files_go() {
 }
 
 #[test]
+fn an_upload_without_a_target_reaches_the_session_that_the_tokens_agent_works_in() {
+    let home = Home::new();
+    let server = home.serve();
+    let visitor = |name: &str| crate::doors::Visitor::new(&home, &server, name, "run", "alice");
+    let (agent, stranger) = (visitor("agent"), visitor("stranger"));
+    let Some(worked) = agent.session_of("x = 1") else { return };
+    let upload = |who: &crate::doors::Visitor, path: &str| who.upload(&format!("/files/upload?path={path}"), "data");
+    let uploaded = upload(&agent, "a.txt");
+    assert_eq!((uploaded.status, &uploaded.json()["session"]), (200, &json!(worked)), "{uploaded:?}");
+    let read = agent.call("execute", &json!({"code": "open('a.txt').read()", "output": "json"}));
+    assert_eq!(read["result"], "'data'");
+    let downloaded = agent.get("/files/download/a.txt").send();
+    assert_eq!((downloaded.status, downloaded.body.as_str()), (200, "data"), "{downloaded:?}");
+    // The same owner with another token works elsewhere.
+    let other = upload(&stranger, "b.txt").json();
+    assert_eq!(other["session"], "main", "{other}");
+    agent.call("open_session", &json!({"name": "lab"}));
+    agent.call("execute", &json!({"code": "1", "target": "lab"}));
+    let refused = upload(&agent, "c.txt");
+    assert_eq!((refused.status, refused.json()["kind"].as_str()), (409, Some("ambiguous_session")), "{refused:?}");
+    let told = refused.json()["message"].as_str().expect("words").to_owned();
+    assert!(told.contains(&worked) && told.contains("lab") && !told.contains("main"), "{told}");
+    let documented = server.request("GET", "/openapi.json", "").send().json();
+    for path in ["/files/upload", "/files/download/{path}"] {
+        assert!(documented["paths"][path].is_object(), "{path}");
+    }
+}
+
+#[test]
 fn a_readonly_server_takes_no_upload() {
     let home = Home::new();
     let server = crate::support::Server::start(home.command(&["serve", "--port", "0", "--readonly"]), &home.places());
