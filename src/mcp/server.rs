@@ -573,6 +573,10 @@ impl Server {
             self.daemon.audit.denied(&caller, tool.name, target, &denied.to_string());
             return Ok(tools::ToolError::from(denied).into_result().into());
         }
+        if let Err(refused) = tool.refuse_beyond_looking(&self.selection, &arguments) {
+            self.daemon.audit.denied(&caller, tool.name, target, &refused.message);
+            return Ok(refused.into_result().into());
+        }
         let mut record = deed::is_recorded(tool.name).then(|| self.daemon.audit.call(&caller, tool.name));
         if let Some(record) = &mut record {
             record.details(&arguments);

@@ -197,9 +197,9 @@ impl Door {
     /// What this visitor may not do here, whatever the request says.
     fn judge(&self, visit: &Visit, method: &Method, path: &str) -> Result<(), Box<(Refusal, Caller)>> {
         let caller = || self.daemon.visiting_caller(visit, "http", DefaultSession::Main);
-        // Whatever changes something is a POST; `/mcp` chooses its tools itself.
-        let is_refused =
-            (self.readonly && path.starts_with("/api/")) || (self.readonly_files && path.starts_with("/files/"));
+        // Whatever changes something is a POST; `/mcp` chooses its tools itself. Completing has a body because code is long.
+        let is_changing = path.starts_with("/api/") && path != "/api/complete";
+        let is_refused = (self.readonly && is_changing) || (self.readonly_files && path.starts_with("/files/"));
         if is_refused && method != Method::GET {
             let refusal = Refusal::new(
                 StatusCode::FORBIDDEN,

@@ -278,6 +278,30 @@ fn a_picture_is_shown_or_said_to_be_missing() {
         "{shot}"
     );
     assert_eq!(client.failure("screenshot", &json!({"target": "app:unseen"}))["kind"], "no_screenshot");
+    // Whoever only looks is shown it too, and runs nothing for it.
+    let mut looking = Client::start(home.command(&["mcp", "--readonly"]));
+    looking.initialize();
+    let shot = looking.call("screenshot", &json!({"target": "app:seen"}));
+    assert_eq!(shot["content"][0]["data"], png, "{shot}");
+    let refused = looking.failure("screenshot", &json!({"target": "app:seen", "code": "1"}));
+    assert_eq!(refused["kind"], "readonly", "{refused}");
+}
+
+#[test]
+fn whoever_only_looks_follows_a_job_and_does_not_stop_it() {
+    let home = Home::new();
+    let mut client = home.initialized_client();
+    let running = client.data("execute", &json!({"code": crate::support::WAIT_FOREVER, "wait_s": 0, "output": "json"}));
+    let mut looking = Client::start(home.command(&["mcp", "--readonly"]));
+    looking.initialize();
+    let job = &running["job"];
+    let seen = looking.data("get_job", &json!({"job": job, "wait_s": 0, "output": "json"}));
+    assert_eq!(seen["outcome"], "running", "{seen}");
+    assert_eq!(looking.failure("get_job", &json!({"job": job, "cancel": true}))["kind"], "readonly");
+    let taken_back = looking.begin("get_job", &json!({"job": job, "wait_s": 600}));
+    looking.notify("notifications/cancelled", &json!({"requestId": taken_back}));
+    assert_eq!(looking.data("get_job", &json!({"job": job, "wait_s": 0, "output": "json"}))["outcome"], "running");
+    client.data("interrupt", &json!({"target": running["session"]}));
 }
 
 #[test]

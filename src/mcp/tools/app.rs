@@ -147,13 +147,13 @@ pub struct ScreenshotArgs {
 
 pub async fn screenshot(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: ScreenshotArgs = parse(&call)?;
-    if !call.caller.may(Scope::Run) {
+    let code = args.code.as_deref().filter(|code| !code.trim().is_empty());
+    if code.is_some() && !call.caller.may(Scope::Run) {
         return Err(core::Error::NotAllowed("run code").into());
     }
     let instead = "in a session, show the picture with execute: a figure or a PIL image as the last value";
     let app = call.daemon.app(&call.caller, &args.target, call.tool, instead).await?;
     call.note(app.take_notes());
-    let code = args.code.as_deref().filter(|code| !code.trim().is_empty());
     if let Some(code) = code {
         call.begin(&targets::Target::App(app.clone()), Some(code));
     }

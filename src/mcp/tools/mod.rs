@@ -107,7 +107,8 @@ impl Selection {
     }
 
     fn includes(&self, tool: &Tool) -> bool {
-        self.toolsets.contains(&tool.toolset) && (!self.readonly || tool.effect == Effect::Reads)
+        let looks = tool.effect == Effect::Reads || tool.beyond_looking().is_some();
+        self.toolsets.contains(&tool.toolset) && (!self.readonly || looks)
     }
 }
 
@@ -148,7 +149,29 @@ impl Tool {
     pub fn input_schema(&self) -> JsonObject {
         (self.input)()
     }
+
+    /// The argument without which the tool only looks.
+    fn beyond_looking(&self) -> Option<&'static str> {
+        LOOK_WITHOUT.iter().find(|(name, _)| *name == self.name).map(|(_, argument)| *argument)
+    }
+
+    /// Why a client that is served nothing but looking does not get this call.
+    pub fn refuse_beyond_looking(&self, selection: &Selection, arguments: &JsonObject) -> Result<(), ToolError> {
+        let Some(argument) = self.beyond_looking().filter(|_| selection.readonly) else { return Ok(()) };
+        let given = arguments.get(argument).is_some_and(|value| !value.is_null() && *value != false);
+        if !given {
+            return Ok(());
+        }
+        Err(ToolError {
+            kind: "readonly",
+            message: format!("pylair was started with --readonly, and {} takes no `{argument}` there", self.name),
+            hint: format!("leave out `{argument}`"),
+        })
+    }
 }
+
+/// Tools that change something only with this argument. `--readonly` keeps them and takes the argument away.
+const LOOK_WITHOUT: [(&str, &str); 2] = [("screenshot", "code"), ("get_job", "cancel")];
 
 /// Why a tool could not do what was asked; becomes an `isError` result.
 #[derive(Debug)]
@@ -602,17 +625,36 @@ static LISTED: LazyLock<Vec<rmcp::model::Tool>> = LazyLock::new(|| TABLE.iter().
 
 /// The tools as MCP lists them, in the order of the table.
 pub fn listed(selection: &Selection) -> Vec<rmcp::model::Tool> {
-    TABLE.iter().zip(&*LISTED).filter(|(tool, _)| selection.includes(tool)).map(|(_, listed)| listed.clone()).collect()
+    let included = TABLE.iter().zip(&*LISTED).filter(|(tool, _)| selection.includes(tool));
+    let listed = included.map(|(tool, listed)| match tool.beyond_looking().filter(|_| selection.readonly) {
+        Some(argument) => only_looking(tool, listed.clone(), argument),
+        None => listed.clone(),
+    });
+    listed.collect()
+}
+
+/// A tool as it is listed where it only looks.
+fn only_looking(tool: &Tool, mut listed: rmcp::model::Tool, argument: &str) -> rmcp::model::Tool {
+    let mut schema = (*listed.input_schema).clone();
+    if let Some(serde_json::Value::Object(properties)) = schema.get_mut("properties") {
+        properties.remove(argument);
+    }
+    listed.input_schema = Arc::new(schema);
+    listed.annotations = Some(annotations(tool, Effect::Reads));
+    listed
+}
+
+fn annotations(tool: &Tool, effect: Effect) -> ToolAnnotations {
+    ToolAnnotations::with_title(tool.title)
+        .read_only(effect == Effect::Reads)
+        .destructive(matches!(effect, Effect::RunsCode | Effect::Ends | Effect::TakesBack))
+        .idempotent(matches!(effect, Effect::Reads | Effect::Ends))
+        .open_world(effect == Effect::RunsCode)
 }
 
 fn describe(tool: &Tool) -> rmcp::model::Tool {
-    let annotations = ToolAnnotations::with_title(tool.title)
-        .read_only(tool.effect == Effect::Reads)
-        .destructive(matches!(tool.effect, Effect::RunsCode | Effect::Ends | Effect::TakesBack))
-        .idempotent(matches!(tool.effect, Effect::Reads | Effect::Ends))
-        .open_world(tool.effect == Effect::RunsCode);
-    let mut described =
-        rmcp::model::Tool::new(tool.name, tool.description, tool.input_schema()).with_annotations(annotations);
+    let mut described = rmcp::model::Tool::new(tool.name, tool.description, tool.input_schema())
+        .with_annotations(annotations(tool, tool.effect));
     if let Some(output) = tool.output {
         described = described.with_raw_output_schema(Arc::new(output()));
     }
@@ -739,13 +781,34 @@ mod tests {
     fn readonly_leaves_only_tools_that_read() {
         let selection = Selection::parse(Some("all"), true, Door::Bridge).unwrap();
         let names: Vec<_> = listed(&selection).iter().map(|tool| tool.name.to_string()).collect();
-        for name in ["list_targets", "get_status", "list_files", "read_file"] {
+        for name in ["list_targets", "get_status", "list_files", "read_file", "screenshot", "get_job"] {
             assert!(names.iter().any(|listed| listed == name), "{name} in {names:?}");
         }
         for name in ["execute", "write_file", "delete_file"] {
             assert!(find(name, &selection).is_none(), "{name}");
         }
         assert!(selection.is_readonly_for_files());
+        for tool in listed(&selection) {
+            assert_eq!(tool.annotations.unwrap().read_only_hint, Some(true), "{}", tool.name);
+        }
+    }
+
+    #[test]
+    fn what_goes_beyond_looking_is_neither_listed_nor_taken_where_nothing_is_changed() {
+        let selection = |readonly| Selection::parse(Some("all"), readonly, Door::Bridge).unwrap();
+        for (name, argument) in LOOK_WITHOUT {
+            let takes = |readonly| {
+                let listed = listed(&selection(readonly)).into_iter().find(|tool| tool.name == name).unwrap();
+                listed.input_schema["properties"].get(argument).is_some()
+            };
+            assert!(takes(false) && !takes(true), "{name}");
+            let tool = find(name, &selection(true)).unwrap();
+            let given = |value: serde_json::Value| JsonObject::from_iter([(argument.to_owned(), value)]);
+            let is_refused = |readonly, value| tool.refuse_beyond_looking(&selection(readonly), &given(value)).is_err();
+            assert!(
+                is_refused(true, true.into()) && !is_refused(true, false.into()) && !is_refused(false, true.into())
+            );
+        }
     }
 
     #[test]

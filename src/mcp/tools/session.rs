@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{ToolError, parse};
 use crate::{
     app,
-    caller::Scope,
+    caller::{Door, Scope},
     config::seconds,
     daemon::{
         Daemon,
@@ -239,7 +239,9 @@ pub async fn get_job(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let wait = duration("wait_s", args.wait_s)?.unwrap_or(call.daemon.config.wait);
     let max_chars = args.max_chars.unwrap_or(call.daemon.config.max_chars).clamp(200, MAX_CHARS);
     let job = call.daemon.job(&call.caller, &args.job).await?;
-    if !call.caller.may(Scope::Run) && call.daemon.test_run(&job).is_none() {
+    // A client on a local socket without the right to run was started with --readonly, and looks.
+    let may_look = call.caller.may(Scope::Run) || call.caller.door != Door::Http;
+    if !may_look && call.daemon.test_run(&job).is_none() {
         return Err(core::Error::UnknownJob { job: args.job }.into());
     }
     let form = args.output.unwrap_or_default();
@@ -282,6 +284,8 @@ pub(super) async fn wait_and_report(
             if matches!(target, Target::Session(_)) && call.daemon.shutdown.is_cancelled() {
                 // Not by the client: the daemon leaves, and ends what runs in a session when it has saved it.
                 job.wait(wait).await
+            } else if call.is_readonly() {
+                job.execution()
             } else {
                 target.interrupt(Some(&job.id)).await?;
                 job.execution()
