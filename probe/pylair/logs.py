@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import time
 from collections import deque
 from typing import Any, Callable, Iterable, NamedTuple
@@ -57,6 +58,7 @@ class Logs:
         self._arrived: deque[Entry] = deque()
         self._arranging = allocate_lock()
         self._numbers = itertools.count(1)
+        self._began = time.monotonic()
         self._factory: _Factory | None = None
         # Locks of readers that wait, with the least level and the part of a logger's name that each waits for.
         self._waiting: list[tuple[Any, int, str | None]] = []
@@ -141,13 +143,21 @@ class Logs:
         newest = entries[-1].id if entries else 0
         notes = []
         if query.before is None and query.after > newest:
-            notes.append(f"there is no record {query.after}, the newest is {newest}: the app has begun anew, and so does this page")
+            notes.append(f"{self._no_record(query.after, newest)}; this page has the newest records")
             query.after = 0
+        elif query.before is not None and query.before > newest + 1:
+            notes.append(f"{self._no_record(query.before, newest)}; this page has the newest records")
         if query.wait_seconds > 0 and query.before is None:
             self._wait(query)
         page = self._page(query)
         page["notes"][:0] = notes
         return page
+
+    def _no_record(self, number: int, newest: int) -> str:
+        """Whether the app was started again since the caller read that number is nothing that this process knows."""
+        said = f"the newest is {newest}" if newest else "none was made yet"
+        age = errors.count(int(time.monotonic() - self._began), "second")
+        return f"there is no record {number}: {said}. Numbers begin at 1 when the probe starts, {age} ago in process {os.getpid()}"
 
     def _wait(self, query: _Query) -> None:
         """Until there is a record that the query asks for."""
@@ -216,10 +226,13 @@ class Logs:
             "next_after_id": last if has_newer and last is not None else max(newest, query.after),
             "notes": list(_level_notes(query)),
         }
-        if query.before is None and entries and 0 < query.after < entries[0].id - 1:
-            lost = entries[0].id - 1 - query.after
-            kept = f"the last {RING} are kept, and {MAX_BYTES >> 20} MB of them at most"
+        oldest = entries[0].id if entries else 0
+        kept = f"the last {RING} are kept, and {MAX_BYTES >> 20} MB of them at most"
+        if query.before is None and 0 < query.after < oldest - 1:
+            lost = oldest - 1 - query.after
             answer["notes"].append(f"{errors.count(lost, 'record')} after {query.after} {'is' if lost == 1 else 'are'} gone: {kept}")
+        elif query.before is not None and 1 < query.before <= oldest:
+            answer["notes"].append(f"the records before {oldest} are gone: {kept}")
         if any(log_text.needs_code(entry.kept) for entry in page):
             answer["notes"].append(_NAMED_ONLY)
         return answer

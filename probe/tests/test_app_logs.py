@@ -33,6 +33,12 @@ def test_the_newest_records_come_and_pages_go_both_ways(run):
     first = logs(app, after_id=1, limit=2)
     assert (ids(first), first["has_older"], first["has_newer"]) == ([2, 3], True, True)
     assert ids(logs(app, after_id=first["next_after_id"], limit=2)) == [4, 5]
+    for unknown in ({"after_id": 5000}, {"before_id": 5000}):
+        page = logs(app, limit=2, **unknown)
+        assert ids(page) == [999, 1000]
+        (note,) = [note for note in page["notes"] if "5000" in note]
+        assert note.startswith("there is no record 5000: the newest is 1000. Numbers begin at 1 when the probe starts, ")
+        assert note.endswith("; this page has the newest records")
     last = logs(app, after_id=1000)
     assert (ids(last), last["has_older"], last["has_newer"], last["next_after_id"]) == ([], True, False, 1000)
     start = logs(app, before_id=1)
