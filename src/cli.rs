@@ -216,6 +216,9 @@ pub struct ExecArgs {
     /// Code, a file, or - for standard input
     #[arg(value_name = "CODE|FILE|-", allow_hyphen_values = true)]
     pub code: Option<String>,
+    /// What the file finds in sys.argv[1:]; after `--` also what looks like an option of this command
+    #[arg(value_name = "ARGS", allow_hyphen_values = true, trailing_var_arg = true)]
+    pub args: Vec<String>,
 }
 
 #[derive(Debug, Args)]

@@ -108,9 +108,12 @@ class Cells:
         unwind.raised.clear()
         self._interrupted_early = False
         try:
-            path, source = script.read(request.get("file"))
+            path, source = script.given(request.get("file"), blob) if blob else script.read(request.get("file"))
         except script.Refused as refusal:
             return refusal.fields(), b""
+        if blob:
+            # The compiler took it for UTF-8 or read its encoding cookie; lines in tracebacks need no more than this.
+            self.remember(source.decode("utf-8", "replace"), path)
         self.files.know(path)
         surroundings = script.Surroundings(self.module, path, request.get("name") or path, request.get("args") or [])
         try:

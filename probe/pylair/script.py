@@ -51,6 +51,15 @@ def read(name: Any) -> tuple[str, bytes]:
     return path, source
 
 
+def given(name: Any, source: bytes) -> tuple[str, bytes]:
+    """The same for a file whose source was sent along."""
+    if not isinstance(name, str) or not name:
+        raise Refused("no file was named", "not_found", "file is the path of a Python file")
+    path = os.path.abspath(name)
+    _check_encoding(path, source)
+    return path, source
+
+
 def _too_large(path: str, size: int) -> Refused:
     limit = MAX_FILE_BYTES >> 20
     return Refused(f"{path} has {size >> 20} MB, over the limit of {limit} MB for a script", "too_large", "keep data in files of its own")

@@ -109,6 +109,15 @@ def test_tracebacks_and_inspect_show_the_file(session, script):
     assert session.result("import inspect; inspect.getsource(fail)") == repr("def fail():\n    return 1 / 0  # here\n")
 
 
+def test_a_source_that_was_sent_along_is_run_under_the_name_of_its_file(session, tmp_path):
+    path = tmp_path / "elsewhere.py"
+    source = "import sys\nprint(__file__, sys.argv)\ndef f():\n    return 1 / 0\nf()\n"
+    done = session.ask("run_file", source.encode(), cell=1, file=str(path), name="elsewhere.py", args=["a"])
+    assert session.text() == f"{path} ['elsewhere.py', 'a']\n"
+    assert f'File "{path}", line 4, in f\n    return 1 / 0' in done["error"]["traceback"]
+    assert session.result("'__file__' in globals()") == "False"
+
+
 def test_syntax_errors_name_the_file(session, script):
     path = script("x = 1\nx = = 2\n")
     error = run_file(session, path)["error"]

@@ -120,6 +120,7 @@ pub fn exceed(client: &mut Client, profile: &str, surroundings: &Surroundings) -
     for (what, limit, code) in TRIED {
         let body = ExecuteBody {
             code: code.to_owned(),
+            file: None,
             target: Some(name.clone()),
             timeout_s: Some(60.0),
             max_chars: None,

@@ -18,12 +18,19 @@ use super::{
 use crate::{
     cli::ExecArgs,
     output::Stream,
-    web::api::{ExecuteBody, Origin, TargetBody},
+    web::api::{ExecuteBody, Origin, Script, TargetBody},
 };
 
 pub fn exec(args: &ExecArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
+    let file = script(args, surroundings)?;
     let body = ExecuteBody {
-        code: read_code(args.code.as_deref())?,
+        code: match &file {
+            Some(Script { name, .. }) => std::fs::read_to_string(name).map_err(|error| {
+                Failure::new(format!("cannot read `{name}`: {error}"), "pass a file of Python source in UTF-8")
+            })?,
+            None => read_code(args.code.as_deref())?,
+        },
+        file,
         target: args.target.clone().filter(|target| !target.is_empty()),
         timeout_s: args.timeout,
         max_chars: None,
@@ -31,6 +38,21 @@ pub fn exec(args: &ExecArgs, surroundings: &Surroundings) -> Result<Exit, Failur
     };
     let (runtime, connection) = Client::start(surroundings)?.into_parts();
     runtime.block_on(run(connection, body, args.json, surroundings))
+}
+
+/// The file that is to be run, as the session finds it.
+fn script(args: &ExecArgs, surroundings: &Surroundings) -> Result<Option<Script>, Failure> {
+    match args.code.as_deref() {
+        Some(name) if looks_like_file(name) => {
+            let path = surroundings.cwd.as_deref().unwrap_or(Path::new("")).join(name);
+            Ok(Some(Script { path, name: name.to_owned(), args: args.args.clone() }))
+        }
+        Some(name) if !args.args.is_empty() => Err(Failure::new(
+            format!("arguments are for a file, and `{}` is none", crate::plain::one_line(name, 100)),
+            "name an existing file with `.py` or `/` in its name, or leave the arguments out",
+        )),
+        _ => Ok(None),
+    }
 }
 
 fn read_code(argument: Option<&str>) -> Result<String, Failure> {
@@ -43,9 +65,6 @@ fn read_code(argument: Option<&str>) -> Result<String, Failure> {
     };
     match argument {
         Some("-") => from_stdin(),
-        Some(text) if looks_like_file(text) => std::fs::read_to_string(text).map_err(|error| {
-            Failure::new(format!("cannot read `{text}`: {error}"), "pass a file of Python source in UTF-8")
-        }),
         Some(code) => Ok(code.to_owned()),
         None if io::stdin().is_terminal() => Err(Failure::new(
             "no code was given",

@@ -66,6 +66,7 @@ pub enum Op {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         path: Option<String>,
     },
+    /// The source is in the blob where the worker cannot read the file.
     RunFile {
         cell: u64,
         file: String,

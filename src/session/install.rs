@@ -105,6 +105,7 @@ impl Session {
         let code = match work {
             Work::Code { path: Some(_), .. } => return Vec::new(),
             Work::Code { code, .. } => code.clone().into_bytes(),
+            Work::File { source: Some(source), .. } => source.clone().into_bytes(),
             Work::File { file, .. } => match self.script(file).await {
                 Some(code) => code,
                 None => return Vec::new(),

@@ -92,6 +92,8 @@ pub enum Work {
         /// The file as the caller named it.
         name: String,
         args: Vec<String>,
+        /// What is in it, where the session cannot read it.
+        source: Option<String>,
     },
 }
 
@@ -105,7 +107,9 @@ impl Work {
     fn bytes(&self) -> usize {
         match self {
             Self::Code { code, .. } => code.len(),
-            Self::File { args, .. } => args.iter().map(String::len).sum(),
+            Self::File { args, source, .. } => {
+                args.iter().map(String::len).sum::<usize>() + source.as_ref().map_or(0, String::len)
+            }
         }
     }
 
@@ -141,9 +145,9 @@ impl Work {
     fn into_request(self, cell: u64) -> (Op, String) {
         match self {
             Self::Code { code, path } => (Op::Execute { cell, path }, code),
-            Self::File { file, name, args } => {
+            Self::File { file, name, args, source } => {
                 let file = file.display().to_string();
-                (Op::RunFile { cell, file, name: Some(name), args }, String::new())
+                (Op::RunFile { cell, file, name: Some(name), args }, source.unwrap_or_default())
             }
         }
     }

@@ -282,10 +282,37 @@ fn about_subject(daemon: &Daemon, caller: &Caller, handle: &str, answer: impl In
 #[serde(default, deny_unknown_fields)]
 pub struct ExecuteBody {
     pub code: String,
+    /// The file that the code is in, for commands on this machine: it is run as `python FILE` would.
+    pub file: Option<Script>,
     pub target: Option<String>,
     pub timeout_s: Option<f64>,
     pub max_chars: Option<usize>,
     pub from: Origin,
+}
+
+/// A file that a command runs.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Script {
+    pub path: PathBuf,
+    /// As it was written, for `sys.argv[0]`.
+    pub name: String,
+    pub args: Vec<String>,
+}
+
+/// What is run in a target. Where the file cannot be read its text is run under its name; in somebody else's process it is just code.
+fn work_for(target: &Target, file: Option<Script>, code: String) -> Result<session::Work, targets::Error> {
+    match (target, file) {
+        (Target::Session(session), Some(Script { path: file, name, args })) => {
+            let source = session.is_confined().then_some(code);
+            Ok(session::Work::File { file, name, args, source })
+        }
+        (target, Some(Script { args, .. })) if !args.is_empty() => {
+            let message = format!("a file has arguments in a session only, and `{}` is none", target.name());
+            Err(targets::Error::BadArgument(message))
+        }
+        _ => Ok(session::Work::Code { code, path: None }),
+    }
 }
 
 /// One line of the answer to `/api/execute`.
@@ -304,6 +331,9 @@ async fn execute(
     raw: Bytes,
 ) -> Result<Response, ApiError> {
     let body: ExecuteBody = parse(&raw)?;
+    if body.file.is_some() && matches!(entrance, Entrance::Tcp(_)) {
+        return Err(ApiError::bad("`file` is for commands on this machine", "send the code, or use the tool run_file"));
+    }
     let room = match &entrance {
         Entrance::Tcp(visit) => Some((daemon.room.buffers.clone(), visit.token.owner.clone())),
         Entrance::Unix(_) => None,
@@ -335,7 +365,7 @@ async fn execute(
         }
         record.begin(&target.name(), Some(&body.code));
         let notes = target.take_notes();
-        let work = session::Work::Code { code: body.code, path: None };
+        let work = work_for(&target, body.file, body.code)?;
         let client = client.as_deref().unwrap_or(&caller.client);
         let job = target.run((&caller, client), work, timeout, session::OnTimeout::default()).await?;
         until_begun(&target, &job, daemon.config.wait).await?;

@@ -30,6 +30,53 @@ fn code_comes_from_an_argument_a_file_or_standard_input() {
 }
 
 #[test]
+fn a_file_is_run_as_python_would_run_it() {
+    let home = Home::new();
+    let directory = home.work().join("tools");
+    fs::create_dir(&directory).expect("the home is writable");
+    fs::write(directory.join("helper.py"), "value = 7\n").expect("the home is writable");
+    let program = "import helper, sys\nprint(__name__, __file__, sys.argv, helper.value)\n'no value'\nkept = 1\n";
+    fs::write(directory.join("program.py"), program).expect("the home is writable");
+    fs::write(directory.join("fails.py"), "def f():\n    return 1 / 0\nf()\n").expect("the home is writable");
+    let path = directory.join("program.py").display().to_string();
+    let ran = home.run(&["exec", "tools/program.py", "a", "--", "--json"]);
+    assert_eq!(ran.stdout, format!("__main__ {path} ['tools/program.py', 'a', '--', '--json'] 7\n"), "{ran:?}");
+    let ran = home.run(&["exec", "tools/program.py", "-x", "é"]);
+    assert_eq!(ran.stdout, format!("__main__ {path} ['tools/program.py', '-x', 'é'] 7\n"), "{ran:?}");
+    // Its names stay, what was around it does not.
+    let after = home.run(&[
+        "exec",
+        "import sys\n(kept, '__file__' in globals(), sys.argv, any('tools' in path for path in sys.path))",
+    ]);
+    assert_eq!(after.stdout, "(1, False, [''], False)\n", "{after:?}");
+    let failed = home.run(&["exec", "tools/fails.py"]);
+    assert_eq!(failed.status.code(), Some(1));
+    let line = format!("File \"{}\", line 2, in f", directory.join("fails.py").display());
+    assert!(failed.stderr.contains(&line) && failed.stderr.contains("return 1 / 0"), "{}", failed.stderr);
+    let refused = home.run(&["exec", "6 * 7", "a"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(refused.stderr.contains("arguments are for a file"), "{refused:?}");
+}
+
+#[test]
+fn a_file_that_a_sandbox_does_not_show_is_run_under_its_name() {
+    let home = Home::new();
+    let program = "import sys\nprint(__file__, sys.argv)\nassert False, 'on purpose'\n";
+    fs::write(home.work().join("program.py"), program).expect("the home is writable");
+    let mut client = home.initialized_client();
+    let opened = client.call("open_session", &json!({"name": "lab", "sandbox": "sealed"}));
+    if opened["isError"] == true {
+        println!("skipped: there is no sandbox here: {opened}");
+        return;
+    }
+    let ran = home.run(&["exec", "-t", "lab", "program.py", "a"]);
+    let path = home.work().join("program.py").display().to_string();
+    assert_eq!(ran.stdout, format!("{path} ['program.py', 'a']\n"), "{ran:?}");
+    assert!(ran.stderr.contains(&format!("File \"{path}\", line 3")), "{}", ran.stderr);
+    assert!(ran.stderr.contains("assert False, 'on purpose'"), "{}", ran.stderr);
+}
+
+#[test]
 fn the_exit_code_tells_how_it_ended() {
     let home = Home::new();
     for (args, code, part) in [

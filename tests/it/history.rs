@@ -334,6 +334,7 @@ fn a_file_that_was_run_is_run_again_by_an_export_from_anywhere() {
             file: file.clone(),
             name: "script.py".to_owned(),
             args: vec!["-v".to_owned(), "it's \"x\"".to_owned()],
+            source: None,
         };
         let job = session.session.run(work, None, OnTimeout::Keep, "test").await.expect("it is idle");
         assert_eq!(report(&job).await.outcome, Outcome::Ok);
@@ -346,7 +347,7 @@ fn a_file_that_was_run_is_run_again_by_an_export_from_anywhere() {
         assert_eq!(printed, expected, "{script}");
         let file = directory.join("fails.py");
         fs::write(&file, "raise SystemExit(3)").expect("the home is writable");
-        let work = Work::File { file, name: "script.py".to_owned(), args: Vec::new() };
+        let work = Work::File { file, name: "script.py".to_owned(), args: Vec::new(), source: None };
         let job = session.session.run(work, None, OnTimeout::Keep, "test").await.expect("it is idle");
         assert_eq!(report(&job).await.outcome, Outcome::Raised);
         let script = export(core, &name(&session), Format::Py).await.text;

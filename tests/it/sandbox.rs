@@ -646,6 +646,7 @@ fn ordinary_programs_work_in(profile: &str) {
             file: session.session.workspace().seen_as.join(file),
             name: file.to_owned(),
             args: vec!["7".to_owned()],
+            source: None,
         };
         let files = session.session.workspace();
         files

@@ -56,7 +56,7 @@ Type Python; a blank line ends a block. Tab completes, Up and Ctrl-R recall, Ctr
 pub fn repl(args: &ReplArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
     let target = args.target.clone().filter(|target| !target.is_empty());
     if !io::stdin().is_terminal() {
-        let args = ExecArgs { target, timeout: None, json: false, code: Some("-".to_owned()) };
+        let args = ExecArgs { target, timeout: None, json: false, code: Some("-".to_owned()), args: Vec::new() };
         return exec::exec(&args, surroundings);
     }
     let mut client = Client::start(surroundings)?;
@@ -347,6 +347,7 @@ impl Prompt<'_> {
     async fn execute(&self, code: &str, interrupts: &mut Signal) -> Result<(), Failure> {
         let body = ExecuteBody {
             code: code.to_owned(),
+            file: None,
             target: Some(self.target.clone()),
             // Whoever sits at the prompt stops it when it has been long enough.
             timeout_s: Some(0.0),

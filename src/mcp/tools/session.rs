@@ -95,7 +95,7 @@ pub async fn run_file(call: Call<'_>) -> Result<CallToolResult, ToolError> {
         Err(error) => call.detail("unread", error.message().into()),
     }
     let file = session.workspace().seen_as.join(args.path);
-    let work = Work::File { file, name, args: args.args.unwrap_or_default() };
+    let work = Work::File { file, name, args: args.args.unwrap_or_default(), source: None };
     run(&call, &Target::Session(session), (work, None), args.wait_s, args.timeout_s).await
 }
 
