@@ -554,7 +554,8 @@ mod tests {
         let (input, mut client) = io::pipe().unwrap();
         let (_answers, output) = io::pipe().unwrap();
         let (stop, gone) = (CancellationToken::new(), Arc::new(AtomicBool::new(false)));
-        let origin = Origin { slate: None, resumed: true, mid_line: false, gone, stop };
+        let left = CancellationToken::new();
+        let origin = Origin { slate: None, resumed: true, mid_line: false, gone, stop, left };
         let mut stdio = Stdio::new(input.into(), output.into(), origin).unwrap();
         let flood = "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/roots/list_changed\"}\n".repeat(LINES);
         assert!(flood.len() < 64 << 10, "it fits into a pipe");
