@@ -563,13 +563,13 @@ mod tests {
         client.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n").unwrap();
         let turns = Arc::new(AtomicUsize::new(0));
         let counted = turns.clone();
-        let other = tokio::spawn(async move {
+        let other = event_loop::spawn(async move {
             loop {
                 counted.fetch_add(1, Ordering::Relaxed);
                 tokio::task::yield_now().await;
             }
         });
-        let received = tokio::spawn(async move { stdio.receive().await }).await.unwrap();
+        let received = event_loop::spawn(async move { stdio.receive().await }).await.unwrap();
         other.abort();
         assert!(matches!(received, Some(JsonRpcMessage::Request(_))), "what means nothing is not passed on");
         // A task may do 128 things in a turn.
