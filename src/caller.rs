@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{order::Sender, sandbox::Profile};
+use crate::{config::CallerSettings, order::Sender, sandbox::Profile};
 
 const MAX_CLIENT_CHARS: usize = 64;
 
@@ -81,6 +81,7 @@ pub struct Caller {
     pub credential: Option<Arc<Credential>>,
     /// The least confined profile that the settings leave to anybody, if they have such a floor.
     pub floor: Option<Profile>,
+    pub settings: Arc<CallerSettings>,
 }
 
 /// The token a caller came with, and from where.

@@ -18,12 +18,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::sandbox::{self, paths::Protected};
 
+mod callers;
 mod failures;
 mod http;
 mod interpreters;
 mod project;
 mod sandboxes;
 
+pub use callers::{AppliesTo, CallerSettings, Introduction, SETTINGS, Unheeded};
 pub use failures::{FailuresSettings, FrozenLimits};
 pub use http::{AuditSettings, HttpFlags, HttpSettings};
 pub use interpreters::InterpreterPlaces;
@@ -57,6 +59,21 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether it is about the `pylair.toml` of this directory.
+    pub fn is_of_project(&self, project: Option<&Path>) -> bool {
+        let file = match self {
+            Self::Read { path, .. }
+            | Self::Parse { path, .. }
+            | Self::NotRegular { path }
+            | Self::TooLong { path, .. }
+            | Self::NotAProjects { path, .. } => path,
+            Self::Value { .. } | Self::Sandbox { .. } | Self::MakeDirectory { .. } | Self::ForeignDirectory { .. } => {
+                return false;
+            }
+        };
+        project.is_some_and(|project| *file == project.join("pylair.toml"))
+    }
+
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Read { .. } | Self::Parse { .. } | Self::Value { .. } => {
@@ -247,7 +264,7 @@ fn short_enough(path: PathBuf, uid: u32) -> PathBuf {
 }
 
 /// How often a frozen copy of a worker is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Checkpoints {
     Off,
@@ -295,41 +312,43 @@ impl std::str::FromStr for Checkpoints {
     }
 }
 
+/// Where a setting was found, first what counts most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    Flag,
+    Environment,
+    ProjectFile,
+    OwnFile,
+    Default,
+}
+
 /// One resolved setting, for `pylair doctor`.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Setting {
     pub key: String,
     pub value: String,
     pub origin: String,
+    pub source: Source,
 }
 
-/// All settings of the daemon.
+/// All settings: of one caller, and of the daemon.
 #[derive(Debug, Clone)]
 pub struct Config {
+    pub caller: CallerSettings,
     pub host: String,
     pub port: u16,
-    pub python: Option<String>,
     /// Where interpreters are that no project brought along.
     pub interpreters: InterpreterPlaces,
-    pub timeout: Option<Duration>,
-    pub wait: Duration,
-    pub max_chars: usize,
-    pub max_output_bytes: u64,
-    pub checkpoints: Checkpoints,
     pub idle_exit: Option<Duration>,
     pub session_ttl: Duration,
     pub max_sessions: usize,
     /// Of one owner, unless it is the user the daemon runs as.
     pub max_sessions_per_owner: usize,
-    /// Whether packages of missing modules are installed before a cell runs.
-    pub auto_install: bool,
-    pub install_timeout: Duration,
     pub http: HttpSettings,
     pub audit: AuditSettings,
     pub failures: FailuresSettings,
     pub sandbox: sandbox::Settings,
-    /// Whether a confined session is opened where not all of its walls stand.
-    pub sandbox_best_effort: bool,
     pub settings: Vec<Setting>,
 }
 
@@ -376,6 +395,8 @@ struct File {
     frozen_mb: Option<u64>,
     frozen_minutes: Option<u64>,
     sandbox_best_effort: Option<bool>,
+    tools: Option<String>,
+    readonly: Option<bool>,
     sandbox: Option<sandbox::Settings>,
 }
 
@@ -385,6 +406,8 @@ pub struct Flags {
     pub host: Option<String>,
     pub port: Option<u16>,
     pub http: HttpFlags,
+    pub tools: Option<String>,
+    pub readonly: bool,
 }
 
 impl Config {
@@ -402,11 +425,10 @@ impl Config {
             None => None,
         };
         let sandbox = own.as_ref().and_then(|file| file.sandbox.clone()).unwrap_or_default();
-        let files: Vec<_> = of_project
-            .into_iter()
-            .chain(own.map(|file| (own_path, file)))
-            .map(|(path, file)| (path.display().to_string(), file))
-            .collect();
+        let of_project = of_project.into_iter().map(|(path, file)| (Source::ProjectFile, path, file));
+        let own = own.into_iter().map(|file| (Source::OwnFile, own_path.clone(), file));
+        let found = of_project.chain(own);
+        let files: Vec<_> = found.map(|(source, path, file)| (source, path.display().to_string(), file)).collect();
         let mut resolver = Resolver { env, files: &files, settings: Vec::new() };
         let host = resolver.pick(
             "host",
@@ -416,22 +438,11 @@ impl Config {
             "an address",
         )?;
         let port = resolver.pick("port", flags.port, |file| file.port, 7420, "a port number")?;
-        let python =
-            resolver.pick("python", None, |file| file.python.clone(), String::new(), "a Python interpreter")?;
-        let timeout_s =
-            resolver.pick("timeout_s", None, |file| file.timeout_s, project::TIMEOUT_S, "seconds, 0 for none")?;
-        let wait_s = resolver.pick("wait_s", None, |file| file.wait_s, project::WAIT_S, "seconds")?;
-        let max_chars =
-            resolver.pick("max_chars", None, |file| file.max_chars, project::MAX_CHARS, "a number of characters")?;
-        let max_output_mb =
-            resolver.pick("max_output_mb", None, |file| file.max_output_mb, project::MAX_OUTPUT_MB, "megabytes")?;
-        let checkpoints = resolver.pick(
-            "checkpoints",
-            None,
-            |file| file.checkpoints.as_ref().map(|CheckpointsText(text)| text.clone()),
-            "auto".to_owned(),
-            "`auto`, `off` or a number",
-        )?;
+        let interpreters = interpreters::places(env, &sandboxes::own_homes());
+        sandbox
+            .check(&sandboxes::protected(places, &host, port, &interpreters))
+            .map_err(|wrong| Error::Sandbox { path: places.settings_file(), wrong })?;
+        let caller = callers::caller(&mut resolver, flags)?;
         let idle_exit_s = resolver.pick("idle_exit_s", None, |file| file.idle_exit_s, 900, "seconds, 0 for never")?;
         let session_ttl_s = resolver.pick("session_ttl_s", None, |file| file.session_ttl_s, 8 * 3600, "seconds")?;
         let max_sessions =
@@ -443,46 +454,24 @@ impl Config {
             (max_sessions / 4).max(1),
             "a number of sessions",
         )?;
-        let auto_install = resolver.pick("auto_install", None, |file| file.auto_install, false, "`true` or `false`")?;
-        let install_timeout_s =
-            resolver.pick("install_timeout_s", None, |file| file.install_timeout_s, 600, "seconds")?;
         let http = http::http(&mut resolver, &flags.http)?;
         let audit = http::audit(&mut resolver)?;
         let failures = failures::failures(&mut resolver)?;
-        let sandbox_best_effort =
-            resolver.pick("sandbox_best_effort", None, |file| file.sandbox_best_effort, false, "`true` or `false`")?;
-        let interpreters = interpreters::places(env, &sandboxes::own_homes());
-        sandbox
-            .check(&sandboxes::protected(places, &host, port, &interpreters))
-            .map_err(|wrong| Error::Sandbox { path: places.settings_file(), wrong })?;
         resolver.show(sandbox.shown(), &places.settings_file());
-        let checkpoints = checkpoints.parse().map_err(|()| {
-            resolver.invalid("checkpoints", &checkpoints, "`auto`, `off` or how many to keep, up to 20")
-        })?;
-        let timeout = seconds(timeout_s)
-            .ok_or_else(|| resolver.invalid("timeout_s", &timeout_s.to_string(), "seconds, 0 for none"))?;
-        let wait = seconds(wait_s).ok_or_else(|| resolver.invalid("wait_s", &wait_s.to_string(), "seconds"))?;
+        resolver.show_places(places);
         Ok(Self {
+            caller,
             host,
             port,
-            python: Some(python).filter(|python| !python.is_empty()),
             interpreters,
-            timeout: Some(timeout).filter(|timeout| !timeout.is_zero()),
-            wait,
-            max_chars,
-            max_output_bytes: max_output_mb.saturating_mul(1 << 20),
-            checkpoints,
             idle_exit: Some(Duration::from_secs(idle_exit_s)).filter(|limit| !limit.is_zero()),
             session_ttl: Duration::from_secs(session_ttl_s),
             max_sessions,
             max_sessions_per_owner,
-            auto_install,
-            install_timeout: Duration::from_secs(install_timeout_s),
             http,
             audit,
             failures,
             sandbox,
-            sandbox_best_effort,
             settings: resolver.settings,
         })
     }
@@ -500,7 +489,7 @@ pub fn seconds(value: f64) -> Option<Duration> {
 
 struct Resolver<'a> {
     env: &'a BTreeMap<String, String>,
-    files: &'a [(String, File)],
+    files: &'a [(Source, String, File)],
     settings: Vec<Setting>,
 }
 
@@ -516,9 +505,9 @@ impl Resolver<'_> {
     where
         T: std::str::FromStr + ToString,
     {
-        let variable = format!("PYLAIR_{}", key.to_uppercase());
-        let (value, origin) = if let Some(value) = flag {
-            (value, format!("the flag --{}", key.replace('_', "-")))
+        let variable = format!("PYLAIR_{}", key.replace('.', "_").to_uppercase());
+        let (value, source, origin) = if let Some(value) = flag {
+            (value, Source::Flag, format!("the flag --{}", key.replace('_', "-")))
         } else if let Some(text) = self.env.get(&variable) {
             let value = text.parse().map_err(|_| Error::Value {
                 key,
@@ -526,19 +515,41 @@ impl Resolver<'_> {
                 origin: format!("the environment variable {variable}"),
                 expected,
             })?;
-            (value, format!("the environment variable {variable}"))
-        } else if let Some((path, value)) = self.files.iter().find_map(|(path, file)| Some((path, from_file(file)?))) {
-            (value, path.clone())
+            (value, Source::Environment, format!("the environment variable {variable}"))
+        } else if let Some((source, path, value)) =
+            self.files.iter().find_map(|(source, path, file)| Some((*source, path, from_file(file)?)))
+        {
+            (value, source, path.clone())
         } else {
-            (default, "default".to_owned())
+            (default, Source::Default, "default".to_owned())
         };
-        self.settings.push(Setting { key: key.to_owned(), value: value.to_string(), origin });
+        self.settings.push(Setting { key: key.to_owned(), value: value.to_string(), origin, source });
         Ok(value)
+    }
+
+    /// The directories, which are settings as well: two callers that find the same daemon may have them otherwise.
+    fn show_places(&mut self, places: &Places) {
+        for (key, path, variable) in [
+            ("places.state", &places.state, "XDG_STATE_HOME"),
+            ("places.data", &places.data, "XDG_DATA_HOME"),
+            ("places.config", &places.config, "XDG_CONFIG_HOME"),
+        ] {
+            let known = ["PYLAIR_HOME", variable, "HOME"];
+            let known = known.iter().find(|name| self.env.get(**name).is_some_and(|value| !value.is_empty()));
+            let (source, origin) = match known {
+                Some(name) => (Source::Environment, format!("the environment variable {name}")),
+                None => (Source::Default, "default".to_owned()),
+            };
+            let value = path.display().to_string();
+            self.settings.push(Setting { key: key.to_owned(), value, origin, source });
+        }
     }
 
     fn show(&mut self, found: Vec<(String, String)>, file: &Path) {
         let origin = file.display().to_string();
-        self.settings.extend(found.into_iter().map(|(key, value)| Setting { key, value, origin: origin.clone() }));
+        let source = Source::OwnFile;
+        let shown = |(key, value)| Setting { key, value, origin: origin.clone(), source };
+        self.settings.extend(found.into_iter().map(shown));
     }
 
     fn invalid(&self, key: &'static str, value: &str, expected: &'static str) -> Error {
@@ -596,7 +607,7 @@ mod tests {
             Config::resolve(&flags, &env(&[("PYLAIR_PORT", "4"), ("PYLAIR_MAX_CHARS", "9")]), Some(&dir), &places)
                 .unwrap();
         fs::remove_dir_all(&dir).unwrap();
-        assert_eq!((config.port, config.max_chars, config.wait), (5, 9, Duration::from_secs(3)));
+        assert_eq!((config.port, config.caller.max_chars, config.caller.wait), (5, 9, Duration::from_secs(3)));
         assert_eq!(config.max_sessions, 6);
         let origin = |key| config.settings.iter().find(|setting| setting.key == key).unwrap().origin.clone();
         assert_eq!(origin("port"), "the flag --port");

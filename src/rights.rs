@@ -256,12 +256,12 @@ pub fn shapes_start(name: &str) -> bool {
 }
 
 /// A target that is no session.
-fn is_outside(target: &str) -> bool {
+pub fn is_outside(target: &str) -> bool {
     ["app:", "pid:", "failure:"].iter().any(|kind| target.trim().starts_with(kind))
 }
 
 /// A version or the name of a command that is an interpreter, as opposed to a path.
-fn is_plain_python(python: &str) -> bool {
+pub fn is_plain_python(python: &str) -> bool {
     let rest = python.strip_prefix("python").unwrap_or(python);
     rest.chars().all(|c| c.is_ascii_digit() || c == '.') && rest != "." && rest != ".."
 }
@@ -280,6 +280,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::config::{Config, Flags, Places};
 
     fn needs(tool: &str, arguments: &Value) -> Scope {
         required(tool, arguments.as_object().unwrap()).needs
@@ -317,6 +318,8 @@ mod tests {
     }
 
     fn local(door: Door, scope: Scope) -> Caller {
+        let env = std::collections::BTreeMap::new();
+        let usual = Config::resolve(&Flags::default(), &env, None, &Places::resolve(&env, 1)).unwrap();
         Caller {
             owner: "me".into(),
             client: "test".to_owned(),
@@ -328,6 +331,7 @@ mod tests {
             sender: crate::order::Sender::new(crate::order::SenderId::new_bridge()),
             credential: None,
             floor: Some(Profile::Sealed),
+            settings: std::sync::Arc::new(usual.caller),
         }
     }
 

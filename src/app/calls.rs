@@ -76,7 +76,7 @@ impl App {
         };
         let id = format!("{}-{call}", self.instance.handle);
         let parts = &self.apps.parts;
-        let capture = parts.outputs.capture(&caller.owner, &id)?;
+        let capture = parts.outputs.capture_up_to(&caller.owner, &id, caller.settings.max_output_bytes)?;
         let op = Op::Execute { cell: call, path };
         let (link, answers) = self.request(op, Some(&scratch_of(caller)), code.as_bytes(), timeout).await?;
         let job = Arc::new(Job::new(id, caller.owner.clone(), self.name().into(), call, capture, None));

@@ -16,22 +16,18 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use crate::{config::Introduction, daemon::VERSION};
+
 /// Who a bridge is. Travels in a memory file, because an environment can be larger than a datagram.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Hello {
     pub version: String,
     pub cwd: Option<PathBuf>,
     pub env: BTreeMap<String, String>,
-    pub flags: Flags,
+    /// Its settings, flags included; none of a bridge of another version.
+    pub introduction: Option<Introduction>,
     /// Set when an earlier daemon died under this bridge.
     pub resumed: Option<Resumed>,
-}
-
-/// The flags of `pylair mcp` that the daemon has to know.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Flags {
-    pub tools: Option<String>,
-    pub readonly: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -76,7 +72,21 @@ impl Hello {
         file.rewind()?;
         let mut bytes = Vec::new();
         file.take(16 << 20).read_to_end(&mut bytes)?;
-        Ok(serde_json::from_slice(&bytes)?)
+        Self::read(&bytes)
+    }
+
+    /// Of a bridge of another version only that is understood.
+    fn read(bytes: &[u8]) -> io::Result<Self> {
+        #[derive(Deserialize)]
+        struct Versioned {
+            version: String,
+        }
+        serde_json::from_slice(bytes).or_else(|error| match serde_json::from_slice(bytes) {
+            Ok(Versioned { version }) if version != VERSION => {
+                Ok(Self { version, cwd: None, env: BTreeMap::new(), introduction: None, resumed: None })
+            }
+            _ => Err(error.into()),
+        })
     }
 }
 
@@ -104,6 +114,14 @@ pub fn id_in_partial_line(line: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bridge_of_another_version_is_known_by_that_alone() {
+        let hello = Hello::read(br#"{"version": "0.0.1", "flags": {}}"#).unwrap();
+        assert_eq!((hello.version.as_str(), hello.introduction.is_none()), ("0.0.1", true));
+        let own = format!(r#"{{"version": "{VERSION}", "flags": {{}}}}"#);
+        assert!(Hello::read(own.as_bytes()).is_err());
+    }
 
     #[test]
     fn the_id_of_a_cut_request_is_found_where_it_stands() {

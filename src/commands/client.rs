@@ -1,18 +1,40 @@
 //! The command line's end of the daemon's Unix socket: HTTP/1.1 over one connection.
 
-use std::{io::Write as _, path::Path};
+use std::{io::Write as _, path::PathBuf, sync::Mutex};
 
 use bytes::{Buf, Bytes};
 use http_body_util::{BodyExt, Full};
-use hyper::{Method, Request, body::Incoming, client::conn::http1::SendRequest};
+use hyper::{HeaderMap, Method, Request, body::Incoming, client::conn::http1::SendRequest, header::HeaderValue};
 use hyper_util::rt::TokioIo;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{Failure, Surroundings};
 use crate::{
+    config::{Flags, Introduction},
     daemon::{VERSION, lifecycle},
-    web::{api, router::VERSION_HEADER},
+    web::{
+        api,
+        router::{self, CALLER_HEADER, SETTINGS_HEADER, VERSION_HEADER},
+    },
 };
+
+/// Where the daemon is, and who asks it.
+#[derive(Debug, Clone)]
+pub struct Address {
+    socket: PathBuf,
+    introduction: Option<HeaderValue>,
+}
+
+impl Address {
+    /// Without settings that cannot be understood: what needs them says so when it starts.
+    pub fn of(surroundings: &Surroundings) -> Self {
+        Self::new(surroundings, surroundings.introduction(&Flags::default()).ok().as_ref())
+    }
+
+    fn new(surroundings: &Surroundings, introduction: Option<&Introduction>) -> Self {
+        Self { socket: surroundings.places.socket(), introduction: introduction.and_then(router::introduced) }
+    }
+}
 
 /// A connection, with the little runtime that drives it.
 pub struct Client {
@@ -23,24 +45,31 @@ pub struct Client {
 /// The asynchronous half, for commands that do two things at once.
 pub struct Connection {
     sender: SendRequest<Full<Bytes>>,
+    introduction: Option<HeaderValue>,
 }
 
 impl Client {
     /// Connects if a daemon is there.
     pub fn connect(surroundings: &Surroundings) -> Result<Option<Self>, Failure> {
+        Self::connect_to(&Address::of(surroundings))
+    }
+
+    fn connect_to(address: &Address) -> Result<Option<Self>, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let socket = surroundings.places.socket();
-        let connection = runtime.block_on(Connection::open(&socket))?;
+        let connection = runtime.block_on(Connection::open(address))?;
         Ok(connection.map(|connection| Self { runtime, connection }))
     }
 
     /// Connects, starting a daemon if none is there.
     pub fn start(surroundings: &Surroundings) -> Result<Self, Failure> {
-        if let Some(client) = Self::connect(surroundings)? {
+        let introduction = surroundings.introduction(&Flags::default())?;
+        introduction.notes.iter().for_each(|note| tell_once(note));
+        let address = Address::new(surroundings, Some(&introduction));
+        if let Some(client) = Self::connect_to(&address)? {
             return Ok(client);
         }
         lifecycle::ensure_running(&surroundings.places, &surroundings.program, &surroundings.env)?;
-        Self::connect(surroundings)?.ok_or_else(|| {
+        Self::connect_to(&address)?.ok_or_else(|| {
             Failure::new(
                 "the daemon started and was gone again",
                 format!("see {}", surroundings.places.log().display()),
@@ -86,9 +115,9 @@ impl Client {
 }
 
 impl Connection {
-    pub async fn open(socket: &Path) -> Result<Option<Self>, Failure> {
+    pub async fn open(address: &Address) -> Result<Option<Self>, Failure> {
         use std::io::ErrorKind::{ConnectionRefused, NotFound};
-        let stream = match tokio::net::UnixStream::connect(socket).await {
+        let stream = match tokio::net::UnixStream::connect(&address.socket).await {
             Ok(stream) => stream,
             Err(error) if matches!(error.kind(), NotFound | ConnectionRefused) => return Ok(None),
             Err(error) => return Err(error.into()),
@@ -98,25 +127,27 @@ impl Connection {
             // The end of the connection shows in the answers.
             let _ended = driver.await;
         });
-        Ok(Some(Self { sender }))
+        Ok(Some(Self { sender, introduction: address.introduction.clone() }))
     }
 
     /// Sends a request and returns the body of a good answer; a bad one is the failure it tells.
     pub async fn send(&mut self, method: Method, path: &str, body: Bytes) -> Result<Incoming, Failure> {
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(method)
             .uri(path)
             .header("host", "pylair")
             .header("content-type", "application/json")
-            .header(VERSION_HEADER, VERSION)
+            .header(VERSION_HEADER, VERSION);
+        if let Some(introduction) = &self.introduction {
+            request = request.header(CALLER_HEADER, introduction);
+        }
+        let request = request
             .body(Full::new(body))
             .map_err(|error| Failure::new(error.to_string(), "this is a bug of pylair"))?;
         let response = self.sender.send_request(request).await.map_err(lost)?;
+        notes(response.headers(), SETTINGS_HEADER).for_each(tell_once);
         if response.status().is_success() {
-            for note in response.headers().get_all(api::NOTE_HEADER).iter().filter_map(|note| note.to_str().ok()) {
-                // What was asked for is done, whether this can be read or not.
-                let _unread = writeln!(std::io::stderr(), "note: {note}");
-            }
+            notes(response.headers(), api::NOTE_HEADER).for_each(tell);
             return Ok(response.into_body());
         }
         let status = response.status();
@@ -133,6 +164,25 @@ impl Connection {
         let bytes = self.send(method, path, body).await?.collect().await.map_err(lost)?.aggregate();
         serde_json::from_reader(bytes.reader())
             .map_err(|error| Failure::new(format!("the daemon answered something else: {error}"), "run `pylair stop`"))
+    }
+}
+
+fn notes<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = &'a str> {
+    headers.get_all(name).iter().filter_map(|note| note.to_str().ok())
+}
+
+fn tell(note: &str) {
+    // What was asked for is done, whether this can be read or not.
+    let _unread = writeln!(std::io::stderr(), "note: {note}");
+}
+
+/// Tells what holds for the whole command and is said with each of its answers.
+fn tell_once(note: &str) {
+    static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let mut told = TOLD.lock().expect("no panic while locked");
+    if !told.iter().any(|known| known == note) {
+        tell(note);
+        told.push(note.to_owned());
     }
 }
 

@@ -7,21 +7,55 @@ use serde::{Deserialize, Serialize};
 use super::{Exit, Failure, Surroundings, client::Client, exceed::exceed, say};
 use crate::{
     cli::DoctorArgs,
-    config::{Config, Flags, Places, Setting},
+    config::{AppliesTo, Config, Flags, Places, Setting, Unheeded},
     daemon::{DaemonStatus, VERSION},
     plain::shown,
     python::{self, Interpreters},
-    web::api::Origin,
+    web::api::{DaemonSettings, Origin},
 };
 
 #[derive(Debug, Serialize)]
 struct Findings {
     version: &'static str,
     places: Places,
-    settings: Vec<Setting>,
+    settings: Vec<Counting>,
     daemon: Option<DaemonStatus>,
     interpreters: Vec<Found>,
     trials: Vec<Trial>,
+}
+
+/// A setting as it counts here: for this caller, or for the daemon it reaches.
+#[derive(Debug, Serialize)]
+struct Counting {
+    key: String,
+    value: String,
+    origin: String,
+    applies_to: AppliesTo,
+    /// What this caller says instead, and why it does not count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_used: Option<Unheeded>,
+}
+
+/// All settings as they count. Without a daemon, as they would for one that is started now.
+fn counting(own: &[Setting], daemon: Option<DaemonSettings>) -> Vec<Counting> {
+    let DaemonSettings { settings: daemons, unheeded } =
+        daemon.unwrap_or_else(|| DaemonSettings { settings: Vec::new(), unheeded: Vec::new() });
+    let of_daemon = |key: &str| daemons.iter().find(|setting| setting.key == key);
+    let count = |own: Setting| {
+        let applies_to = AppliesTo::of(&own.key);
+        let not_used = unheeded.iter().find(|unheeded| unheeded.key == own.key).cloned();
+        let used = of_daemon(&own.key).filter(|_| applies_to == AppliesTo::Daemon);
+        let (value, origin) = match (&not_used, used) {
+            (Some(unheeded), _) => (unheeded.used.clone(), unheeded.used_origin.clone()),
+            (None, Some(setting)) => (setting.value.clone(), setting.origin.clone()),
+            (None, None) => (own.value, own.origin),
+        };
+        Counting { key: own.key, value, origin, applies_to, not_used }
+    };
+    // Rules of the daemon's that the user's file has no more.
+    let more = daemons.iter().filter(|setting| !own.iter().any(|own| own.key == setting.key)).cloned();
+    let all: Vec<_> = own.iter().cloned().chain(more).collect();
+    all.into_iter().map(count).collect()
 }
 
 #[derive(Debug, Serialize)]
@@ -79,12 +113,11 @@ pub(super) struct Promise {
 }
 
 pub fn doctor(args: &DoctorArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
-    // As the daemon resolves them: it belongs to a user, not to a project.
-    let config = Config::resolve(&Flags::default(), &surroundings.env, None, &surroundings.places)?;
+    let (config, _) = surroundings.own_config(&Flags::default())?;
     let mut trials = vec![check_places(&surroundings.places)];
     trials.extend(check_project(surroundings));
     let was_running = Client::connect(surroundings)?.is_some();
-    let mut daemon = None;
+    let (mut daemon, mut daemon_settings) = (None, None);
     match Client::start(surroundings) {
         Ok(mut client) => {
             let status: DaemonStatus = client.get("/api/status")?;
@@ -101,6 +134,7 @@ pub fn doctor(args: &DoctorArgs, surroundings: &Surroundings) -> Result<Exit, Fa
             let detail = detail.unwrap_or_else(written);
             trials.push(Trial { what: "audit record", works, detail, ..Trial::default() });
             daemon = Some(status);
+            daemon_settings = client.get("/api/settings").ok();
             trials.push(try_session(&mut client, "open", "session", surroundings));
             for (sandbox, what) in CONFINED {
                 let mut trial = try_session(&mut client, sandbox, what, surroundings);
@@ -115,9 +149,9 @@ pub fn doctor(args: &DoctorArgs, surroundings: &Surroundings) -> Result<Exit, Fa
     let findings = Findings {
         version: VERSION,
         places: surroundings.places.clone(),
-        settings: config.settings,
-        daemon,
         interpreters: find_interpreters(surroundings)?,
+        settings: counting(&config.settings, daemon_settings),
+        daemon,
         trials,
     };
     if args.json {
@@ -141,7 +175,7 @@ fn check_places(places: &Places) -> Trial {
     Trial { what: "directories", works: made.is_ok() && mode == 0o700, detail, ..Trial::default() }
 }
 
-/// The `pylair.toml` of this directory, which counts for commands that serve or test in it.
+/// The `pylair.toml` of this directory, which counts for bridges and commands in it.
 fn check_project(surroundings: &Surroundings) -> Option<Trial> {
     let path = surroundings.cwd.as_ref()?.join("pylair.toml");
     std::fs::symlink_metadata(&path).ok()?;
@@ -153,7 +187,7 @@ fn check_project(surroundings: &Surroundings) -> Option<Trial> {
             let its: Vec<_> = config.settings.iter().filter(|setting| setting.origin == origin).collect();
             let its: Vec<_> = its.iter().map(|setting| format!("{} = {}", setting.key, setting.value)).collect();
             let counts = if its.is_empty() { "nothing in it counts".to_owned() } else { its.join(", ") };
-            (true, format!("{origin}: {counts} (for `serve`, `test` and `mcp --standalone` here)"))
+            (true, format!("{origin}: {counts} (for bridges and commands here)"))
         }
         Err(error) => (false, format!("{}; {}", super::chain(&error), error.hint())),
     };
@@ -232,20 +266,36 @@ fn show(findings: &Findings) -> Result<(), Failure> {
     if findings.interpreters.is_empty() {
         say("  none on PATH")?;
     }
-    say("\nSettings")?;
-    let width = findings.settings.iter().map(|setting| setting.key.len()).max().unwrap_or(0);
-    for setting in &findings.settings {
-        let value = if setting.value.is_empty() { "-".to_owned() } else { shown(&setting.value) };
-        say(&format!("  {:width$} {value:12} {}", setting.key, shown(&setting.origin)))?;
+    let of_daemon = match &findings.daemon {
+        Some(daemon) => format!("Settings of the daemon, pid {}, for all callers", daemon.pid),
+        None => "Settings of a daemon that is started now".to_owned(),
+    };
+    for (applies_to, title) in
+        [(AppliesTo::Caller, "Settings of what is called from here"), (AppliesTo::Daemon, &of_daemon)]
+    {
+        say(&format!("\n{title}"))?;
+        let is_place = |setting: &Counting| setting.key.starts_with(PLACES);
+        show_settings(
+            findings.settings.iter().filter(|setting| setting.applies_to == applies_to && !is_place(setting)),
+        )?;
     }
     say("\nPlaces")?;
-    for (name, path) in [
-        ("runtime", &findings.places.runtime),
-        ("state", &findings.places.state),
-        ("data", &findings.places.data),
-        ("config", &findings.places.config),
-    ] {
-        say(&format!("  {name:15} {}", shown(&path.display().to_string())))?;
+    say(&format!("  {:15} {}", "runtime", shown(&findings.places.runtime.display().to_string())))?;
+    show_settings(findings.settings.iter().filter(|setting| setting.key.starts_with(PLACES)))
+}
+
+/// What the directories among the settings begin with.
+const PLACES: &str = "places.";
+
+fn show_settings<'a>(settings: impl Iterator<Item = &'a Counting> + Clone) -> Result<(), Failure> {
+    let name = |setting: &'a Counting| setting.key.strip_prefix(PLACES).unwrap_or(&setting.key);
+    let width = settings.clone().map(|setting| name(setting).len()).max().unwrap_or(0).max(15);
+    for setting in settings {
+        let value = if setting.value.is_empty() { "-".to_owned() } else { shown(&setting.value) };
+        say(&format!("  {:width$} {value:12} {}", name(setting), shown(&setting.origin)))?;
+        if let Some(Unheeded { value, origin, why, .. }) = &setting.not_used {
+            say(&format!("  {:width$} not {} ({}): {}", "", shown(value), shown(origin), shown(why)))?;
+        }
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 
 use super::{
     Exit, Failure, Surroundings,
-    client::{Client, Connection, lost},
+    client::{Address, Client, Connection, lost},
     say,
 };
 use crate::{
@@ -150,7 +150,7 @@ pub(super) async fn next_line<T: DeserializeOwned>(stream: &mut Incoming, buffer
 
 /// Ctrl-C goes to the cell; its end comes on the stream as always. Pressing it again takes the next step of the ladder.
 pub(super) async fn interrupt(surroundings: &Surroundings, job: &str) -> Result<Interrupting, Failure> {
-    let Some(mut connection) = Connection::open(&surroundings.places.socket()).await? else {
+    let Some(mut connection) = Connection::open(&Address::of(surroundings)).await? else {
         return Err(lost("it is gone"));
     };
     let body = TargetBody { target: None, job: Some(job.to_owned()), forget: false, from: Origin::default() };

@@ -21,10 +21,10 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Exit, Failure, Surroundings, complain, log_to_stderr};
 use crate::{
-    bridge::{Answer, Flags, Hello, Resumed, slate},
+    bridge::{Answer, Hello, Resumed, slate},
     caller::{self, Caller, DefaultSession, Door, Scope},
     cli::McpArgs,
-    config,
+    config::{Flags, Introduction},
     daemon::{Daemon, VERSION, lifecycle},
     inherited,
     keeper::datagram,
@@ -43,17 +43,19 @@ const MAX_QUICK_DEATHS: u32 = 3;
 const DYING_GRACE: Duration = Duration::from_secs(3);
 
 pub fn mcp(args: &McpArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
+    let flags = Flags { tools: args.tools.tools.clone(), readonly: args.tools.readonly, ..Flags::default() };
+    let introduction = surroundings.introduction(&flags)?;
+    let settings = &introduction.settings;
     // Said here and not only by the daemon, so that a typing mistake is told before anything is started.
-    let selection = Selection::parse(args.tools.tools.as_deref(), args.tools.readonly, Door::Bridge)
+    let selection = Selection::parse(settings.tools.as_deref(), settings.readonly, Door::Bridge)
         .map_err(|message| Failure::new(message, "see `pylair mcp --help`"))?;
     if args.standalone {
-        return standalone(selection, surroundings);
+        return standalone(selection, &flags, surroundings);
     }
-    let flags = Flags { tools: args.tools.tools.clone(), readonly: args.tools.readonly };
-    bridge(flags, surroundings)
+    bridge(introduction, surroundings)
 }
 
-fn bridge(flags: Flags, surroundings: &Surroundings) -> Result<Exit, Failure> {
+fn bridge(introduction: Introduction, surroundings: &Surroundings) -> Result<Exit, Failure> {
     let PassableStdio { input, output, copier } = passable_stdio()?;
     let slate_file = slate::create()?;
     let slate_reader = File::from(slate_file.try_clone()?);
@@ -61,7 +63,7 @@ fn bridge(flags: Flags, surroundings: &Surroundings) -> Result<Exit, Failure> {
         version: VERSION.to_owned(),
         cwd: surroundings.cwd.clone(),
         env: surroundings.env.clone(),
-        flags,
+        introduction: Some(introduction),
         resumed: None,
     };
     let mut quick_deaths = 0;
@@ -277,7 +279,7 @@ fn copy(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
 }
 
 /// The whole server in this process, with directories of its own below the data directory.
-fn standalone(selection: Selection, surroundings: &Surroundings) -> Result<Exit, Failure> {
+fn standalone(selection: Selection, flags: &Flags, surroundings: &Surroundings) -> Result<Exit, Failure> {
     log_to_stderr("warn,rmcp=error");
     inherited::replace();
     inherited::Descriptors::hide()?.close();
@@ -287,7 +289,7 @@ fn standalone(selection: Selection, surroundings: &Surroundings) -> Result<Exit,
     places.data = places.data.join(format!("standalone-{}", std::process::id()));
     places.runtime.clone_from(&places.data);
     let data = places.data.clone();
-    let config = surroundings.config(&config::Flags::default())?;
+    let config = surroundings.config(flags)?;
     let caller_env = Arc::new(surroundings.env.clone());
     let cwd = surroundings.cwd.clone();
     let result = super::daemon::runtime()?.block_on(async {
@@ -306,13 +308,14 @@ fn standalone(selection: Selection, surroundings: &Surroundings) -> Result<Exit,
             sender: Sender::new(SenderId::new_bridge()),
             credential: None,
             floor: daemon.config.sandbox.floor(),
+            settings: Arc::new(daemon.config.caller.clone()),
         };
         let stop = daemon.shutdown.clone();
         let left = caller.sender.left.clone();
         let origin =
             Origin { slate: None, resumed: false, mid_line: false, gone: gone.clone(), stop: stop.clone(), left };
         let transport = Stdio::new(input, output, origin)?;
-        let server = Server::new(daemon.clone(), ClientSide::Stdio { caller, gone }, selection, None);
+        let server = Server::new(daemon.clone(), ClientSide::Stdio { caller, gone }, selection, Vec::new());
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hangup = signal(SignalKind::hangup())?;

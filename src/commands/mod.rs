@@ -23,13 +23,13 @@ mod wrap;
 use std::{
     collections::BTreeMap,
     io::{self, IsTerminal, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use crate::{
     cli::{Cli, Command},
-    config::{Config, Flags, Places},
+    config::{self, Config, Flags, Introduction, Places},
     event_loop,
     plain::shown_lines,
 };
@@ -122,7 +122,29 @@ impl Surroundings {
     }
 
     pub fn config(&self, flags: &Flags) -> Result<Config, Failure> {
-        Ok(Config::resolve(flags, &self.env, self.cwd.as_deref(), &self.places)?)
+        Ok(self.resolve(flags, self.cwd.as_deref())?)
+    }
+
+    fn resolve(&self, flags: &Flags, project: Option<&Path>) -> Result<Config, config::Error> {
+        Config::resolve(flags, &self.env, project, &self.places)
+    }
+
+    /// The settings of this caller of a daemon, and what has to be said about them. A project's file that is refused does not count: the
+    /// project may be somebody else's, and is no reason to do nothing there.
+    pub fn own_config(&self, flags: &Flags) -> Result<(Config, Vec<String>), Failure> {
+        match self.resolve(flags, self.cwd.as_deref()) {
+            Err(error) if error.is_of_project(self.cwd.as_deref()) => {
+                let note = format!("{}; the file does not count. {}", chain(&error), error.hint());
+                Ok((self.resolve(flags, None)?, vec![note]))
+            }
+            resolved => Ok((resolved?, Vec::new())),
+        }
+    }
+
+    /// What a daemon is told about this caller.
+    pub fn introduction(&self, flags: &Flags) -> Result<Introduction, Failure> {
+        let (config, notes) = self.own_config(flags)?;
+        Ok(Introduction::new(&config, notes))
     }
 }
 

@@ -31,8 +31,10 @@ pub fn serve(args: &ServeArgs, surroundings: Surroundings) -> Result<Exit, Failu
             tls_cert: args.tls_cert.clone(),
             tls_key: args.tls_key.clone(),
         },
+        tools: args.tools.tools.clone(),
+        readonly: args.tools.readonly,
     })?;
-    let selection = Selection::parse(args.tools.tools.as_deref(), args.tools.readonly, Door::Http)
+    let selection = Selection::parse(config.caller.tools.as_deref(), config.caller.readonly, Door::Http)
         .map_err(|message| Failure::new(message, "see `pylair serve --help`"))?;
     replace_idle_daemon(&surroundings)?;
     let token = surroundings.places.token();

@@ -51,7 +51,9 @@ pub fn test(args: &TestArgs, surroundings: &Surroundings) -> Result<Exit, Failur
             "set PYLAIR_HOME to a directory you can write to",
         )
     })?;
-    if let Err(failure) = Client::start(surroundings) {
+    // Asked for the notes about settings that come with any answer.
+    let started = Client::start(surroundings).and_then(|mut client| client.get::<Value>("/api/settings"));
+    if let Err(failure) = started {
         // The tests run all the same; what they report is taken in by the next daemon.
         complain(&failure);
     }
@@ -317,8 +319,12 @@ fn interpreter(wanted: Option<&str>, surroundings: &Surroundings) -> Result<std:
         .clone()
         .ok_or_else(|| Failure::new("the working directory is gone", "change to a directory that exists"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let found =
-        runtime.block_on(Interpreters::default().resolve(wanted, config.python.as_deref(), &cwd, &surroundings.env));
+    let found = runtime.block_on(Interpreters::default().resolve(
+        wanted,
+        config.caller.python.as_deref(),
+        &cwd,
+        &surroundings.env,
+    ));
     found.map(|interpreter| interpreter.executable).map_err(|error| Failure::new(super::chain(&error), error.hint()))
 }
 

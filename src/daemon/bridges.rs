@@ -20,6 +20,7 @@ use super::{Daemon, Holder, VERSION};
 use crate::{
     bridge::{Answer, Hello},
     caller::{self, Caller, DefaultSession, Door, Scope},
+    config::Unheeded,
     descriptor::readable,
     mcp::{
         server::{ClientSide, Server},
@@ -109,14 +110,16 @@ async fn serve(daemon: Arc<Daemon>, connection: OwnedFd) {
             "run `pylair stop` to end the old daemon and its sessions; the next call starts a new one",
         );
     }
-    let selection = match Selection::parse(hello.flags.tools.as_deref(), hello.flags.readonly, Door::Bridge) {
+    let settings = hello.introduction.as_ref().map_or(&*daemon.settings, |introduction| &introduction.settings);
+    let selection = match Selection::parse(settings.tools.as_deref(), settings.readonly, Door::Bridge) {
         Ok(selection) => selection,
         Err(error) => return refuse(&error, "see `pylair mcp --help`"),
     };
     let stop = CancellationToken::new();
     let gone = Arc::new(AtomicBool::new(false));
     let resumed = hello.resumed.take();
-    let caller = caller_behind(&daemon, peer.pid, hello);
+    let (caller, mut notes) = caller_behind(&daemon, peer.pid, hello);
+    notes.extend(resumed.as_ref().map(|resumed| resumed.note.clone()));
     let origin = Origin {
         slate: Some(slate),
         resumed: resumed.is_some(),
@@ -136,7 +139,7 @@ async fn serve(daemon: Arc<Daemon>, connection: OwnedFd) {
     }
     let hold = daemon.hold(Holder::Bridge);
     let side = ClientSide::Stdio { caller, gone: gone.clone() };
-    let server = Server::new(daemon.clone(), side, selection, resumed.as_ref().map(|resumed| resumed.note.clone()));
+    let server = Server::new(daemon.clone(), side, selection, notes);
     let initialize = resumed
         .and_then(|resumed| resumed.initialize)
         .and_then(|params| serde_json::from_value::<InitializeRequestParams>(params).ok());
@@ -165,8 +168,11 @@ async fn serve(daemon: Arc<Daemon>, connection: OwnedFd) {
     }
 }
 
-/// Who speaks through a bridge, known by the processes above it.
-fn caller_behind(daemon: &Daemon, bridge: rustix::process::Pid, hello: Hello) -> Caller {
+/// Who speaks through a bridge, known by the processes above it, and what it must know about its settings.
+fn caller_behind(daemon: &Daemon, bridge: rustix::process::Pid, hello: Hello) -> (Caller, Vec<String>) {
+    let (settings, unheeded) = daemon.heed(hello.introduction.as_ref());
+    let mut notes = hello.introduction.map(|introduction| introduction.notes).unwrap_or_default();
+    notes.extend(unheeded.iter().map(Unheeded::note));
     let ancestry = caller::ancestry(bridge.as_raw_pid());
     // One default session per client process tree: the process that started the bridge stands for it.
     let default_session =
@@ -176,16 +182,17 @@ fn caller_behind(daemon: &Daemon, bridge: rustix::process::Pid, hello: Hello) ->
         owner: daemon.owner().clone(),
         client,
         door: Door::Bridge,
-        scopes: vec![if hello.flags.readonly { Scope::Read } else { Scope::Admin }],
+        scopes: vec![if settings.readonly { Scope::Read } else { Scope::Admin }],
         cwd: hello.cwd,
         env: Arc::new(hello.env),
         default_session,
         sender: Sender::new(SenderId::new_bridge()),
         credential: None,
         floor: daemon.config.sandbox.floor(),
+        settings: Arc::new(settings),
     };
     daemon.remember_client(ancestry, &caller);
-    caller
+    (caller, notes)
 }
 
 fn take_hello(datagram: Datagram) -> io::Result<(Hello, [OwnedFd; 3])> {

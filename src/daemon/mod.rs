@@ -29,7 +29,7 @@ use crate::{
     budget::Use,
     caller::{self, Ancestor, Caller, DefaultSession, Door, Scope},
     clock::{self, Clock},
-    config::{Config, Places},
+    config::{CallerSettings, Config, Introduction, Places, Unheeded},
     failures::Failures,
     files::Workspaces,
     journal::{self, EventKind, Journal},
@@ -69,6 +69,8 @@ pub enum Error {
 struct Neighbour {
     ancestry: Vec<Ancestor>,
     default_session: DefaultSession,
+    /// What its calls without a target mean, where it says so.
+    session: Option<Arc<str>>,
     client: String,
 }
 
@@ -76,6 +78,8 @@ struct Neighbour {
 #[derive(Debug)]
 pub struct Daemon {
     pub config: Config,
+    /// The settings of callers that bring none of their own.
+    pub settings: Arc<CallerSettings>,
     pub places: Places,
     pub sessions: Arc<Sessions>,
     pub apps: Arc<Apps>,
@@ -134,7 +138,7 @@ impl Daemon {
         if let Some(damaged) = &opened.damaged {
             tracing::warn!(path = %damaged.display(), "the journal was damaged and moved aside; a new one was started");
         }
-        let limits = output::Limits { max_output_bytes: config.max_output_bytes, ..output::Limits::default() };
+        let limits = output::Limits { max_output_bytes: config.caller.max_output_bytes, ..output::Limits::default() };
         let outputs = Outputs::open(places.outputs(), limits)?;
         crate::event_loop::spawn(keep_time(clock.clone(), outputs.clone()));
         crate::sandbox::cgroup::sweep_left();
@@ -146,8 +150,7 @@ impl Daemon {
         let probes =
             Probes::new(program, trial).map_err(|source| Error::Program { path: program.to_owned(), source })?;
         let store = Store::open(&places.data).map_err(|source| Error::Store { path: places.data.clone(), source })?;
-        let (limit, automatic) = (config.install_timeout, config.auto_install);
-        let packages = Arc::new(Packages::new(places.venvs(), limit, automatic, opened.journal.clone()));
+        let packages = Arc::new(Packages::new(places.venvs(), opened.journal.clone()));
         let audit_path = places.audit();
         let audit = Audit::open(audit_path.clone(), config.audit);
         let audit = audit.map_err(|source| Error::Audit { path: audit_path, source })?;
@@ -173,6 +176,8 @@ impl Daemon {
         crate::event_loop::spawn(frozen.clone().watch(shutdown.clone()));
         Ok(Arc::new(Self {
             room: Room::new(&config.http, &owner),
+            // Which session this process itself would mean is nobody else's.
+            settings: Arc::new(CallerSettings { session: None, ..config.caller.clone() }),
             config,
             apps: Apps::new(places.apps(), sessions.parts.clone()),
             places,
@@ -280,14 +285,21 @@ impl Daemon {
         neighbours.push(Neighbour {
             ancestry,
             default_session: caller.default_session.clone(),
+            session: caller.settings.session.clone(),
             client: caller.client.clone(),
         });
+    }
+
+    /// The settings that count for a local caller, and those of its own that do not.
+    pub fn heed(&self, introduction: Option<&Introduction>) -> (CallerSettings, Vec<Unheeded>) {
+        introduction.map_or_else(|| ((*self.settings).clone(), Vec::new()), |said| said.heed(&self.config))
     }
 
     /// The caller behind a process that speaks to our Unix socket: the default session of the client nearest above it.
     pub async fn caller_of_process(
         &self,
         pid: i32,
+        introduction: Option<&Introduction>,
         cwd: Option<PathBuf>,
         env: std::collections::BTreeMap<String, String>,
     ) -> Result<Caller, session::Error> {
@@ -313,18 +325,14 @@ impl Daemon {
         let default_session =
             nearest.first().map_or(DefaultSession::Main, |(_, neighbour)| neighbour.default_session.clone());
         let client = nearest.first().map_or_else(|| "shell".to_owned(), |(_, neighbour)| neighbour.client.clone());
-        Ok(Caller {
-            owner: self.owner.clone(),
-            client,
-            door: Door::Cli,
-            scopes: vec![Scope::Admin],
-            cwd,
-            env: Arc::new(env),
-            sender: Sender::new(SenderId::Processes(caller::tree_of(&chain, &default_session))),
-            default_session,
-            credential: None,
-            floor: self.config.sandbox.floor(),
-        })
+        let mut caller = self.shell_caller(introduction, cwd, env);
+        if caller.settings.session.is_none()
+            && let Some(session) = nearest.first().and_then(|(_, neighbour)| neighbour.session.clone())
+        {
+            caller.settings = Arc::new(CallerSettings { session: Some(session), ..(*caller.settings).clone() });
+        }
+        let sender = Sender::new(SenderId::Processes(caller::tree_of(&chain, &default_session)));
+        Ok(Caller { client, default_session, sender, ..caller })
     }
 
     /// A caller that came in over TCP with a token.
@@ -340,22 +348,31 @@ impl Daemon {
             sender: Sender::new(SenderId::Token(visit.credential.token.clone())),
             credential: Some(visit.credential.clone()),
             floor: self.config.sandbox.floor(),
+            settings: self.settings.clone(),
         }
     }
 
-    /// The owner in a shell of which nothing else is known.
-    pub fn own_caller(&self) -> Caller {
+    /// The owner in a shell that belongs to no client.
+    pub fn shell_caller(
+        &self,
+        introduction: Option<&Introduction>,
+        cwd: Option<PathBuf>,
+        env: std::collections::BTreeMap<String, String>,
+    ) -> Caller {
+        let (settings, _) = self.heed(introduction);
         Caller {
             owner: self.owner.clone(),
             client: "shell".to_owned(),
             door: Door::Cli,
-            scopes: vec![Scope::Admin],
-            cwd: None,
-            env: Self::plain_env(),
+            // Whoever does not introduce himself has not said that he only looks.
+            scopes: vec![if introduction.is_some() && settings.readonly { Scope::Read } else { Scope::Admin }],
+            cwd,
+            env: Arc::new(env),
             default_session: DefaultSession::Main,
             sender: Sender::new(SenderId::new_bridge()),
             credential: None,
             floor: self.config.sandbox.floor(),
+            settings: Arc::new(settings),
         }
     }
 

@@ -9,7 +9,8 @@ use crate::{
     app::{self, App, Apps},
     caller::{Caller, Scope},
     probe::wire::Op,
-    session::{self, Interrupted, Job, OnTimeout, Session, Work},
+    rights,
+    session::{self, Interrupted, Job, OnTimeout, RunBy, Session, Work},
     target::{self, Reference},
 };
 
@@ -56,6 +57,8 @@ pub enum Error {
     TestsOnly { what: &'static str },
     #[error("no target was named")]
     Unnamed,
+    #[error("{}", error.message())]
+    Default { target: String, error: Box<Error> },
     #[error("{0}")]
     BadArgument(String),
     #[error("{what} needs an app, and `{target}` is a session")]
@@ -69,6 +72,7 @@ impl Error {
             Self::Session(error) => error.message(),
             Self::App(error) => error.message(),
             Self::Failure(error) => error.message(),
+            Self::Default { error, .. } => error.message(),
             _ => self.to_string(),
         }
     }
@@ -79,6 +83,7 @@ impl Error {
             Self::Session(error) => error.kind(),
             Self::App(error) => error.kind(),
             Self::Failure(error) => error.kind(),
+            Self::Default { error, .. } => error.kind(),
             Self::Reference(_) | Self::BadArgument(_) | Self::Unnamed | Self::NoFrame { .. } => "bad_argument",
             Self::Unknown { .. } => "unknown_session",
             Self::NotFrozen { .. } => "not_frozen",
@@ -111,6 +116,9 @@ impl Error {
             }
             Self::NoRun(_) | Self::TestsOnly { .. } => "`pylair doctor` says what is wrong".to_owned(),
             Self::Unnamed => "name a session or an app".to_owned(),
+            Self::Default { target, error } => {
+                format!("PYLAIR_SESSION says `{target}` for calls without a target; {}", error.hint())
+            }
             Self::BadArgument(_) => "see the tool's schema".to_owned(),
             Self::AppsOnly { instead, .. } => (*instead).to_owned(),
         }
@@ -131,13 +139,22 @@ impl Daemon {
     }
 
     async fn find_target(&self, caller: &Caller, named: Option<&str>, purpose: Purpose) -> Result<Target, Error> {
-        let Some(text) = named else {
-            return Ok(Target::Session(match purpose {
+        match (named, default_of(caller)?) {
+            (Some(named), _) => self.named_target(caller, named, purpose).await,
+            (None, Some(target)) => self.named_target(caller, target, purpose).await.map_err(|error| {
+                let (target, error) = (target.to_owned(), Box::new(error));
+                Error::Default { target, error }
+            }),
+            (None, None) => Ok(Target::Session(match purpose {
                 Purpose::Run => self.sessions.target(caller, None).await?,
                 Purpose::Look => self.sessions.existing(caller, None).await?,
                 Purpose::AsItIs => return Err(Error::Unnamed),
-            }));
-        };
+            })),
+        }
+    }
+
+    /// What a caller means by the words of a target.
+    async fn named_target(&self, caller: &Caller, text: &str, purpose: Purpose) -> Result<Target, Error> {
         let session = async |name: &str| match purpose {
             Purpose::Run => self.sessions.reach(caller, name).await?.open_to(caller),
             Purpose::Look => self.sessions.reach(caller, name).await,
@@ -266,6 +283,16 @@ impl Daemon {
     }
 }
 
+/// What a caller says that its calls without a target mean. What may not be named may not be meant either.
+fn default_of(caller: &Caller) -> Result<Option<&str>, Error> {
+    match caller.settings.session.as_deref() {
+        Some(target) if caller.floor.is_some() && rights::is_outside(target) => {
+            Err(session::Error::NotAllowed("reach processes outside of pylair").into())
+        }
+        target => Ok(target),
+    }
+}
+
 impl Target {
     /// For somebody who is to change it: see `Session::open_to`.
     pub fn open_to(self, caller: &Caller) -> Result<Self, Error> {
@@ -318,7 +345,8 @@ impl Target {
     ) -> Result<Arc<Job>, Error> {
         match (self, work) {
             (Self::Session(session), work) => {
-                Ok(session.run_in_order(Some(&caller.sender), work, timeout, on_timeout, client).await?)
+                let by = RunBy { client, settings: &caller.settings };
+                Ok(session.run_in_order(Some(&caller.sender), work, timeout, on_timeout, by).await?)
             }
             (Self::Tests(_), _) => Err(Error::TestsOnly { what: "execute" }),
             (Self::App(_), _) if on_timeout == OnTimeout::Rollback => Err(app::Error::NoRollback.into()),

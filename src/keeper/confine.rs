@@ -372,7 +372,7 @@ mod tests {
     }
 
     fn terms(wish: Value) -> Terms {
-        let asker = Asker { is_admin: true, default: Profile::Open };
+        let asker = Asker { is_admin: true, chosen: None, default: Profile::Open };
         let wish = crate::sandbox::Wish::from_json(wish).unwrap();
         Terms::settle(Some(wish), asker, &Settings::default(), &Protected::default()).unwrap()
     }

@@ -112,7 +112,7 @@ pub struct Server {
     side: ClientSide,
     selection: Selection,
     /// Told once, with the next answer.
-    note: Arc<Mutex<Option<String>>>,
+    notes: Arc<Mutex<Vec<String>>>,
     /// What a client on stdio has not read.
     backlog: Option<Arc<Backlog>>,
 }
@@ -204,7 +204,7 @@ impl Call<'_> {
     /// What the answer has to say besides its own. What is not taken is added to its end.
     pub fn take_notes(&self) -> Vec<String> {
         let mut notes = std::mem::take(&mut *self.notes.lock().expect("no panic while locked"));
-        notes.extend(self.server.note.lock().expect("no panic while locked").take());
+        notes.append(&mut self.server.notes.lock().expect("no panic while locked"));
         notes
     }
 
@@ -215,13 +215,13 @@ impl Call<'_> {
 
     /// What takes longer to open is told by whoever asks for it.
     async fn before_others(&self, turn: impl Future<Output = ()>) {
-        let _late = tokio::time::timeout(self.daemon.config.wait.max(TURN_TIMEOUT), turn).await;
+        let _late = tokio::time::timeout(self.caller.settings.wait.max(TURN_TIMEOUT), turn).await;
     }
 
     /// Waits until the calls of the same sender to this session that came before have ended; those that come later wait for this one.
     /// None where another cell still runs: what is done then says by itself whether that can be.
     pub(super) async fn reserve(&self, session: &Session, beside: bool) -> Result<Option<Reserved>, tools::ToolError> {
-        let limit = self.daemon.config.wait;
+        let limit = self.caller.settings.wait;
         let reserved = tokio::select! {
             biased;
             reserved = session.reserve(&self.caller.sender, beside, limit) => reserved,
@@ -292,8 +292,8 @@ impl Call<'_> {
 }
 
 impl Server {
-    pub fn new(daemon: Arc<Daemon>, side: ClientSide, selection: Selection, note: Option<String>) -> Self {
-        Self { daemon, side, selection, note: Arc::new(Mutex::new(note)), backlog: None }
+    pub fn new(daemon: Arc<Daemon>, side: ClientSide, selection: Selection, notes: Vec<String>) -> Self {
+        Self { daemon, side, selection, notes: Arc::new(Mutex::new(notes)), backlog: None }
     }
 
     fn client_is_gone(&self) -> bool {
@@ -610,7 +610,7 @@ impl Server {
         let mut notes = std::mem::take(&mut *notes.lock().expect("no panic while locked"));
         // The first answer after an earlier daemon's end says so, whatever was asked: an error may be the consequence of it, and a list
         // that has become shorter too.
-        notes.extend(self.note.lock().expect("no panic while locked").take());
+        notes.append(&mut self.notes.lock().expect("no panic while locked"));
         let task = task.lock().expect("no panic while locked").take();
         if task.is_none() && (told.is_err() || !TELLS_NEWS.contains(&tool.name)) {
             notes.extend(sessions.lock().expect("no panic while locked").iter().flat_map(Session::take_news));

@@ -40,6 +40,8 @@ pub struct Capture {
     /// The directory of its owner.
     owner: Arc<str>,
     directory: Arc<Directory>,
+    /// Maximum number of bytes that are kept.
+    max_bytes: u64,
     /// A std mutex: held while a chunk is copied and, every 64 KiB, for one write into the page cache.
     /// Readers copy what they need and do their work outside.
     inner: Mutex<Inner>,
@@ -121,8 +123,8 @@ fn is_cut(bytes: &[u8]) -> bool {
 }
 
 impl Capture {
-    pub(super) fn new(id: String, owner: Arc<str>, directory: Arc<Directory>) -> Self {
-        Self { id, owner, directory, inner: Mutex::default(), changed: Notify::new() }
+    pub(super) fn new(id: String, owner: Arc<str>, directory: Arc<Directory>, max_bytes: u64) -> Self {
+        Self { id, owner, directory, max_bytes, inner: Mutex::default(), changed: Notify::new() }
     }
 
     pub fn id(&self) -> &str {
@@ -391,7 +393,7 @@ impl Inner {
         }
         let Kept::File(file) = &self.kept else { return };
         let from = to_usize(self.kept_len - self.recent_start);
-        let room = capture.directory.max_output_bytes().saturating_sub(self.kept_len);
+        let room = capture.max_bytes.saturating_sub(self.kept_len);
         let mut block = &self.recent[from..];
         if block.len() as u64 > room {
             let room = to_usize(room);

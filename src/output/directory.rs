@@ -103,8 +103,14 @@ impl Outputs {
     /// Begins the output `id`: 1 to 64 lower-case letters, digits and dashes. An old file of that id is
     /// replaced once there is something to write. Makes no system call.
     pub fn capture(&self, owner: &str, id: &str) -> Result<Arc<Capture>, Error> {
+        self.capture_up_to(owner, id, self.directory.limits.max_output_bytes)
+    }
+
+    /// The same with a limit of its own on what is kept.
+    pub fn capture_up_to(&self, owner: &str, id: &str, max_bytes: u64) -> Result<Arc<Capture>, Error> {
         check_id(id)?;
-        let capture = Arc::new(Capture::new(id.to_owned(), directory_of(owner), Arc::clone(&self.directory)));
+        let directory = Arc::clone(&self.directory);
+        let capture = Arc::new(Capture::new(id.to_owned(), directory_of(owner), directory, max_bytes));
         let mut live = self.directory.live();
         if live.get(id).is_some_and(|capture| capture.strong_count() > 0) {
             return Err(Error::Taken { id: id.to_owned() });
@@ -174,10 +180,6 @@ impl Outputs {
 }
 
 impl Directory {
-    pub(super) fn max_output_bytes(&self) -> u64 {
-        self.limits.max_output_bytes
-    }
-
     /// A new file with its header, for the bytes of the output.
     pub(super) fn create(&self, owner: &Arc<str>, id: &str) -> Result<(File, PathBuf), Error> {
         let name = file_name(id);

@@ -266,10 +266,6 @@ struct Usage {
 }
 
 impl Environment {
-    pub fn auto_install(&self) -> bool {
-        self.packages.auto_install
-    }
-
     /// What every worker of the session has to be told, if a venv was made for it.
     pub fn site(&self) -> Option<Site> {
         self.site.lock().expect("no panic while locked").clone()
@@ -380,8 +376,8 @@ impl Environment {
         let around = Surroundings {
             env: order.env,
             cwd: order.cwd,
-            deadline: started + self.packages.timeout,
-            limit: self.packages.timeout,
+            deadline: started + order.limit,
+            limit: order.limit,
             lines: Some(lines),
             confined: order.confined,
             inside: None,
@@ -563,6 +559,8 @@ pub struct Order<'a> {
     /// What makes a sandbox for the installer, where its processes are counted, and who that is outside.
     pub sandbox: Option<(&'a Arc<Nursery>, &'a Arc<Groups>, Option<u32>)>,
     pub requirements: &'a [Requirement],
+    /// How long it may take.
+    pub limit: Duration,
 }
 
 /// The packages of all sessions.
@@ -570,8 +568,6 @@ pub struct Order<'a> {
 pub struct Packages {
     /// Where venvs are made, one directory for each session that needs one.
     root: PathBuf,
-    timeout: Duration,
-    auto_install: bool,
     /// One install at a time into each environment.
     turns: Turns<PathBuf>,
     /// By their directories: a session that comes back shares its own with those that were branched off it.
@@ -580,8 +576,8 @@ pub struct Packages {
 }
 
 impl Packages {
-    pub fn new(root: PathBuf, timeout: Duration, auto_install: bool, journal: Journal) -> Self {
-        Self { root, timeout, auto_install, turns: Turns::default(), environments: Mutex::default(), journal }
+    pub fn new(root: PathBuf, journal: Journal) -> Self {
+        Self { root, turns: Turns::default(), environments: Mutex::default(), journal }
     }
 
     pub fn root(&self) -> &Path {

@@ -363,6 +363,9 @@ impl fmt::Display for Destination {
 pub struct Asker {
     /// May give a session what the settings do not.
     pub is_admin: bool,
+    /// The profile that its own settings have.
+    pub chosen: Option<Profile>,
+    /// What callers like this one get where no settings say otherwise.
     pub default: Profile,
 }
 
@@ -404,7 +407,11 @@ impl Terms {
         // Rules without a profile are about a sandbox, so there has to be one, also where they are empty.
         let are_rules = matches!(wish, Some(Wish::Rules(_)));
         let asked = wish.map(Wish::into_rules).unwrap_or_default();
-        let default = settings.defaults.profile.as_ref().map(|name| name.parse()).transpose()?.unwrap_or(asker.default);
+        let of_settings = || settings.defaults.profile.as_ref().map(|name| name.parse()).transpose();
+        let default = match asker.chosen {
+            Some(chosen) => chosen,
+            None => of_settings()?.unwrap_or(asker.default),
+        };
         let profile = match &asked.profile {
             Some(name) => name.parse()?,
             None if are_rules && default == Profile::Open => Profile::Workspace,
@@ -563,8 +570,8 @@ mod tests {
 
     use super::*;
 
-    const ADMIN: Asker = Asker { is_admin: true, default: Profile::Workspace };
-    const RUN: Asker = Asker { is_admin: false, default: Profile::Workspace };
+    const ADMIN: Asker = Asker { is_admin: true, chosen: None, default: Profile::Workspace };
+    const RUN: Asker = Asker { is_admin: false, chosen: None, default: Profile::Workspace };
 
     fn settle(wish: serde_json::Value, asker: Asker, settings: &Settings) -> Result<Terms, Error> {
         let wish = if wish.is_null() { None } else { Some(Wish::from_json(wish)?) };
@@ -582,7 +589,7 @@ mod tests {
         let none = Settings::default();
         assert_eq!(settle(json!("sealed"), RUN, &none).unwrap().profile, Profile::Sealed);
         assert_eq!(settle(json!(null), RUN, &none).unwrap().profile, Profile::Workspace);
-        let at_home = Asker { is_admin: true, default: Profile::Open };
+        let at_home = Asker { is_admin: true, chosen: None, default: Profile::Open };
         assert_eq!(settle(json!(null), at_home, &none).unwrap().profile, Profile::Open);
         for rules in [json!({}), json!({"allow_net": []}), json!({"memory_mb": 100})] {
             assert_eq!(settle(rules, at_home, &none).unwrap().profile, Profile::Workspace);

@@ -125,13 +125,12 @@ impl Settings {
         }
     }
 
-    /// Each that was set, by its name.
+    /// Each that was set, by its name, but the profile, which a caller may choose.
     pub fn shown(&self) -> Vec<(String, String)> {
         let list = |items: Vec<String>| (!items.is_empty()).then(|| items.join(", "));
         let paths = |paths: &[std::path::PathBuf]| list(paths.iter().map(|path| path.display().to_string()).collect());
         let rules = &self.defaults;
         let mut shown = vec![
-            ("sandbox.profile".to_owned(), rules.profile.clone()),
             ("sandbox.floor".to_owned(), self.is_floor.then(|| "true".to_owned())),
             ("sandbox.allow_read".to_owned(), paths(&rules.allow_read)),
             ("sandbox.allow_write".to_owned(), paths(&rules.allow_write)),

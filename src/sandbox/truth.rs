@@ -188,7 +188,7 @@ mod tests {
     use crate::sandbox::{Profile, Settings, Wish, paths::Protected, rules::Asker};
 
     fn terms() -> Terms {
-        let asker = Asker { is_admin: true, default: Profile::Open };
+        let asker = Asker { is_admin: true, chosen: None, default: Profile::Open };
         Terms::settle(Some(Wish::from("sealed")), asker, &Settings::default(), &Protected::default()).unwrap()
     }
 

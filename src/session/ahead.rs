@@ -266,7 +266,7 @@ mod tests {
 
     fn kind(owner: &str, memory_mb: u64) -> Kind {
         let wish = Wish::from_json(serde_json::json!({"profile": "sealed", "memory_mb": memory_mb})).unwrap();
-        let asker = Asker { is_admin: true, default: Profile::Sealed };
+        let asker = Asker { is_admin: true, chosen: None, default: Profile::Sealed };
         let terms = Terms::settle(Some(wish), asker, &Settings::default(), &Protected::default()).unwrap();
         let interpreter = Interpreter {
             executable: "/usr/bin/python3".into(),

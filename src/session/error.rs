@@ -219,8 +219,8 @@ impl Error {
             Self::Several { .. } => "name one of them with `target`".to_owned(),
             Self::Ambiguous { .. } => "name one with -t, or set PYLAIR_SESSION".to_owned(),
             Self::NotAllowed(_) => {
-                "use a token with more scopes, such as `admin` (`pylair token add` makes one); where `[sandbox]` of the settings \
-                 has a `floor`, no caller may"
+                "use a token with more scopes, such as `admin` (`pylair token add` makes one); with `readonly` (PYLAIR_READONLY, \
+                 --readonly) a caller only looks, and where `[sandbox]` of the settings has a `floor`, no caller may"
                     .to_owned()
             }
             Self::Startup(raised) => format!("the session was not opened; fix this:\n{}", raised.traceback.trim_end()),

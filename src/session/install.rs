@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 
 use super::{Error, MAX_CODE_BYTES, Session, Work, read_answer};
 use crate::{
+    config::CallerSettings,
     packages::{Error as InstallError, Installed, Order, Requirement, Site, packages_of},
     probe::{link::Walls, nursery::Nursery, wire::Op},
     regular,
@@ -43,7 +44,12 @@ pub(super) fn site_request(site: &Site) -> Op {
 impl Session {
     /// Installs packages into the session's environment and makes them known to the running worker. Lines of the installer are offered
     /// to `lines` as they come. Dropping the future stops the installer.
-    pub async fn install(&self, packages: &[String], lines: &mpsc::Sender<String>) -> Result<Installed, Error> {
+    pub async fn install(
+        &self,
+        packages: &[String],
+        lines: &mpsc::Sender<String>,
+        limit: Duration,
+    ) -> Result<Installed, Error> {
         let requirements = Requirement::parse_all(packages).map_err(InstallError::from)?;
         let info = &self.info;
         let confined = info.terms.profile.is_confined();
@@ -59,9 +65,10 @@ impl Session {
             confined,
             sandbox: nursery.as_ref().map(|nursery| (nursery, &groups, info.workspace.owner)),
             requirements: &requirements,
+            limit,
         };
         let mut installed = match info.environment.install(order, lines).await {
-            Err(InstallError::Sandbox { why }) if self.parts.best_effort => {
+            Err(InstallError::Sandbox { why }) if self.info.best_effort => {
                 unconfined = Some(why);
                 info.environment.install(Order { sandbox: None, ..order }, lines).await?
             }
@@ -91,15 +98,15 @@ impl Session {
         }
         match self.parts.probes.nursery().await {
             Ok(nursery) => Ok((Some(nursery), None)),
-            Err(error) if self.parts.best_effort => Ok((None, Some(error.to_string()))),
+            Err(error) if self.info.best_effort => Ok((None, Some(error.to_string()))),
             Err(error) => Err(InstallError::Sandbox { why: error.to_string() }.into()),
         }
     }
 
     /// Where `auto_install` is on: installs the packages of modules that the code imports and that are not there, before any of it has
     /// run. Only the usual packages, never one by a name nobody knows. Returns what the caller of the cell must know.
-    pub(super) async fn before_cell(&self, work: &Work) -> Vec<String> {
-        if !self.info.environment.auto_install() {
+    pub(super) async fn before_cell(&self, work: &Work, settings: &CallerSettings) -> Vec<String> {
+        if !settings.auto_install {
             return Vec::new();
         }
         let code = match work {
@@ -121,7 +128,7 @@ impl Session {
             return Vec::new();
         }
         let (unheard, _) = mpsc::channel(1);
-        match self.install(&packages, &unheard).await {
+        match self.install(&packages, &unheard, settings.install_timeout).await {
             Ok(installed) => {
                 let names: Vec<_> =
                     installed.installed.iter().map(|package| format!("{} {}", package.name, package.version)).collect();

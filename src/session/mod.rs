@@ -50,7 +50,7 @@ use crate::{
     budget::{Pool, Taken},
     caller::{Caller, DefaultSession, Scope},
     clock::Clock,
-    config::{Checkpoints, Config},
+    config::{CallerSettings, Config},
     event_loop,
     files::{Workspace, Workspaces},
     journal::Journal,
@@ -153,6 +153,22 @@ impl Work {
     }
 }
 
+/// Who a cell is run for.
+#[derive(Debug, Clone, Copy)]
+pub struct RunBy<'a> {
+    pub client: &'a str,
+    pub settings: &'a CallerSettings,
+}
+
+/// What the task has to know of who a cell is run for.
+#[derive(Debug)]
+struct Runner {
+    client: String,
+    auto_install: bool,
+    /// How much of the output is kept.
+    max_output_bytes: u64,
+}
+
 /// What to open a session with.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
@@ -204,6 +220,8 @@ pub struct Info {
     pub description: Option<String>,
     pub opened_at: Timestamp,
     pub ttl: Duration,
+    /// Whether it is open where not all of its walls stand.
+    pub best_effort: bool,
     /// How it would be opened again.
     definition: Arc<saved::Definition>,
 }
@@ -449,7 +467,7 @@ struct Cell {
     work: Work,
     timeout: Option<Duration>,
     on_timeout: OnTimeout,
-    client: String,
+    by: Runner,
     /// What was done for it before it began.
     notes: Vec<String>,
     /// Whose calls it waits for; without one it does not wait.
@@ -569,7 +587,7 @@ impl Session {
         let _gone = self.send(|answer| Command::Note { notes, answer }).await;
     }
 
-    /// Starts a cell and returns its job at once. A session that is busy says so.
+    /// Starts a cell of a caller without settings of its own and returns its job at once. A session that is busy says so.
     pub async fn execute(
         &self,
         code: String,
@@ -577,7 +595,8 @@ impl Session {
         on_timeout: OnTimeout,
         client: &str,
     ) -> Result<Arc<Job>, Error> {
-        self.run(Work::Code { code, path: None }, timeout, on_timeout, client).await
+        let by = RunBy { client, settings: &self.parts.settings };
+        self.run(Work::Code { code, path: None }, timeout, on_timeout, by).await
     }
 
     /// Starts a cell of any kind and returns its job at once. A session that is busy says so.
@@ -586,9 +605,9 @@ impl Session {
         work: Work,
         timeout: Option<Duration>,
         on_timeout: OnTimeout,
-        client: &str,
+        by: RunBy<'_>,
     ) -> Result<Arc<Job>, Error> {
-        self.run_in_order(None, work, timeout, on_timeout, client).await
+        self.run_in_order(None, work, timeout, on_timeout, by).await
     }
 
     /// The session, for somebody who is to run code in it or change it: outside of a sandbox that needs more rights than inside.
@@ -609,26 +628,30 @@ impl Session {
         work: Work,
         timeout: Option<Duration>,
         on_timeout: OnTimeout,
-        client: &str,
+        by: RunBy<'_>,
     ) -> Result<Arc<Job>, Error> {
         if let Work::Code { code, .. } = &work
             && code.len() > MAX_CODE_BYTES
         {
             return Err(Error::CodeTooLong(code.len()));
         }
-        let reserved = match sender.filter(|_| self.info.environment.auto_install()) {
+        let reserved = match sender.filter(|_| by.settings.auto_install) {
             // What the code imports is looked up when the cells before it have ended. If that takes long it is not.
             Some(sender) => self.reserve(sender, false, LOOK_TIMEOUT).await.ok(),
             None => None,
         };
-        let mut notes = self.before_cell(&work).await;
+        let mut notes = self.before_cell(&work, by.settings).await;
         notes.extend(reserved.as_ref().and_then(|reserved| reserved.waited.clone()));
         let (answer, answered) = oneshot::channel();
         let cell = Cell {
             work,
             timeout,
             on_timeout,
-            client: client.to_owned(),
+            by: Runner {
+                client: by.client.to_owned(),
+                auto_install: by.settings.auto_install,
+                max_output_bytes: by.settings.max_output_bytes,
+            },
             notes,
             sender: sender.cloned(),
             is_reserved: reserved.is_some(),
@@ -872,8 +895,8 @@ pub struct Parts {
     pub jobs: Jobs,
     /// Bytes of code that waits for its turn.
     waiting: Arc<Pool>,
-    pub checkpoints: Checkpoints,
-    pub python: Option<String>,
+    /// Of callers that bring none of their own.
+    pub settings: CallerSettings,
     pub session_ttl: Duration,
     pub max_sessions: usize,
     pub max_sessions_per_owner: usize,
@@ -881,7 +904,6 @@ pub struct Parts {
     pub packages: Arc<Packages>,
     pub sandbox: sandbox::Settings,
     pub protected: Protected,
-    pub best_effort: bool,
     pub clock: Arc<Clock>,
     /// What the kernel ended for want of memory.
     memory_kills: out_of_memory::Count,
@@ -904,7 +926,7 @@ impl Parts {
             probes,
             interpreters: Interpreters::new(
                 vec![workspaces.path().to_owned(), packages.root().to_owned()],
-                Trust::new(&config.interpreters.roots, &config.interpreters.shims, config.python.as_deref()),
+                Trust::new(&config.interpreters.roots, &config.interpreters.shims, config.caller.python.as_deref()),
             ),
             journal,
             audit,
@@ -912,8 +934,7 @@ impl Parts {
             workspaces,
             jobs: Jobs::default(),
             waiting: Pool::new("code that waits", MAX_WAITING_BYTES, &crate::caller::own_owner().into()),
-            checkpoints: config.checkpoints,
-            python: config.python.clone(),
+            settings: config.caller.clone(),
             session_ttl: config.session_ttl,
             max_sessions: config.max_sessions,
             max_sessions_per_owner: config.max_sessions_per_owner,
@@ -921,7 +942,6 @@ impl Parts {
             packages,
             sandbox: config.sandbox.clone(),
             protected,
-            best_effort: config.sandbox_best_effort,
             clock,
             memory_kills: out_of_memory::Count::default(),
             groups: tokio::sync::OnceCell::new(),

@@ -15,7 +15,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::{caller::own_owner, regular, sandbox::Wish};
+use crate::{caller::own_owner, config::Checkpoints, regular, sandbox::Wish};
 
 /// The newest saves of an owner that are kept, and how much they may take together; the newest stays in any case.
 const MAX_SAVES: usize = 50;
@@ -46,6 +46,9 @@ pub struct Definition {
     /// It was opened by somebody who may do everything; what others were granted is granted as long as the settings say so.
     #[serde(default)]
     pub is_admins: bool,
+    /// How many checkpoints it keeps, as whoever opened it has that set.
+    #[serde(default = "usual_checkpoints")]
+    pub checkpoints: Checkpoints,
     /// Somebody asked for it to be kept; otherwise it is only waiting for the daemon to come back.
     pub keep: bool,
     /// The newest cell, so that numbers go on.
@@ -57,6 +60,11 @@ pub struct Definition {
     /// What whoever uses it next must know.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+}
+
+/// Of sessions that an older version wrote down.
+fn usual_checkpoints() -> Checkpoints {
+    Checkpoints::Auto
 }
 
 /// What was saved and what could not be.

@@ -208,7 +208,7 @@ impl Sessions {
     /// The handle of the session that a call means, or the name while no session has it; none if every call gets a session of its own.
     /// Looks only at what is known at once.
     pub fn meant(&self, caller: &Caller, named: Option<&str>) -> Option<String> {
-        let name = match (named, &caller.default_session) {
+        let name = match (named.or(caller.settings.session.as_deref()), &caller.default_session) {
             (Some(name), _) => name.to_owned(),
             (None, DefaultSession::Fresh) => return None,
             (None, DefaultSession::Main) => "main".to_owned(),
@@ -263,7 +263,8 @@ impl Sessions {
         let is_admins = again.map_or_else(|| caller.may(Scope::Admin), |definition| definition.is_admins);
         let terms = self.settle(caller, options.sandbox, is_admins).await?;
         let profile = terms.profile;
-        let walls = self.walls_for(profile).await?;
+        let best_effort = caller.settings.sandbox_best_effort;
+        let walls = self.walls_for(profile, best_effort).await?;
         let mut handle: Arc<str> = again.map_or_else(new_handle, |definition| definition.handle.clone()).into();
         let (cwd, own) = self.place_for(caller, options.cwd.as_ref(), profile, &handle).await?;
         // Whoever says where, and may, gets that directory; others, and those that are sealed, one of the session's own.
@@ -311,6 +312,7 @@ impl Sessions {
             sandbox: terms.wish.clone(),
             is_bound,
             is_admins,
+            checkpoints: again.map_or(caller.settings.checkpoints, |definition| definition.checkpoints),
             description: options.description.clone(),
             keep: options.keep,
             cell: again.map_or(0, |definition| definition.cell),
@@ -341,6 +343,7 @@ impl Sessions {
             description: options.description,
             opened_at,
             ttl,
+            best_effort,
         });
         let seed = task::Seed::New { cell: info.definition.cell, save, directory, ahead };
         let session = self.start(&info, seed, again.is_some(), |session| starting.show(session)).await?;
@@ -402,12 +405,11 @@ impl Sessions {
             let given: Vec<_> = terms.allow_write.iter().cloned().chain(is_bound.then(|| cwd.to_owned())).collect();
             // What is looked through outside is for those to say who may do without a sandbox.
             let env = if caller.may(Scope::Admin) { env } else { &*caller.env };
-            return self
-                .confined_interpreter(python, Search { cwd, env, own_env: &caller.env, given: &given }, walls)
-                .await;
+            let search = Search { cwd, env, own_env: &caller.env, given: &given };
+            return self.confined_interpreter((python, caller.settings.python.as_deref()), search, walls).await;
         }
         let lookup = caller.env.iter().chain(added).map(|(name, value)| (name.clone(), value.clone())).collect();
-        let interpreter = self.parts.interpreters.resolve(python, self.parts.python.as_deref(), cwd, env).await?;
+        let interpreter = self.parts.interpreters.resolve(python, caller.settings.python.as_deref(), cwd, env).await?;
         let base = self.base_of(&interpreter, cwd, &lookup).await;
         Ok((interpreter, base, false))
     }
@@ -415,11 +417,11 @@ impl Sessions {
     /// The same for a session in a sandbox.
     async fn confined_interpreter(
         &self,
-        python: Option<&str>,
+        (python, configured): (Option<&str>, Option<&str>),
         search: Search<'_>,
         walls: Walls,
     ) -> Result<(Interpreter, Option<Interpreter>, bool), Error> {
-        match self.parts.interpreters.choose(python, self.parts.python.as_deref(), search).await? {
+        match self.parts.interpreters.choose(python, configured, search).await? {
             Choice::Known { interpreter, base } => Ok((*interpreter, base.map(|base| *base), false)),
             Choice::Strange(path) if walls == Walls::Bare => {
                 let why = "this machine has no sandbox for that".to_owned();
@@ -503,7 +505,7 @@ impl Sessions {
     /// What a new session may do. One that was open before has what it was given then, as far as the settings still allow it.
     async fn settle(&self, caller: &Caller, wish: Option<Wish>, is_admin: bool) -> Result<Terms, Error> {
         let default = if caller.door == Door::Http { Profile::Workspace } else { Profile::Open };
-        let asker = Asker { is_admin, default };
+        let asker = Asker { is_admin, chosen: caller.settings.profile, default };
         let parts = self.parts.clone();
         let settled =
             tokio::task::spawn_blocking(move || Terms::settle(wish, asker, &parts.sandbox, &parts.protected)).await;
@@ -538,13 +540,13 @@ impl Sessions {
     }
 
     /// What of a sandbox this machine has. Less than all is an error, unless it is wanted.
-    async fn walls_for(&self, profile: Profile) -> Result<Walls, Error> {
+    async fn walls_for(&self, profile: Profile, best_effort: bool) -> Result<Walls, Error> {
         if !profile.is_confined() {
             return Ok(Walls::All);
         }
         match self.parts.probes.nursery().await {
             Ok(_) => Ok(Walls::All),
-            Err(error) if self.parts.best_effort => {
+            Err(error) if best_effort => {
                 tracing::warn!(%error, "a session is confined as far as this machine can");
                 Ok(Walls::Bare)
             }

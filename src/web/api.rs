@@ -26,7 +26,7 @@ use crate::{
     audit::Pending,
     budget::{Pool, Taken},
     caller::{self, Caller, DefaultSession, Scope, client_name},
-    config::seconds,
+    config::{Setting, Unheeded, seconds},
     daemon::{
         Daemon, DaemonStatus, Holder,
         targets::{self, Purpose, Target},
@@ -66,7 +66,7 @@ pub fn router(daemon: Arc<Daemon>) -> Router {
 
 /// What only the command line asks.
 pub fn local_router(daemon: Arc<Daemon>) -> Router {
-    Router::new().route("/api/audit/head", get(audit_head)).with_state(daemon)
+    Router::new().route("/api/audit/head", get(audit_head)).route("/api/settings", get(settings)).with_state(daemon)
 }
 
 /// A failed request as JSON: the same three fields as an MCP error.
@@ -124,6 +124,11 @@ impl From<targets::Error> for ApiError {
         };
         match error {
             targets::Error::Session(error) => error.into(),
+            targets::Error::Default { error: inner, target } => {
+                let Self(status, failure) = (*inner).into();
+                let hint = format!("PYLAIR_SESSION says `{target}` for calls without a target; {}", failure.hint);
+                Self(status, Failure { hint, ..failure })
+            }
             error => {
                 let (kind, message, hint) = (error.kind().to_owned(), error.message(), error.hint());
                 Self(status, Failure { kind, message, hint })
@@ -182,7 +187,10 @@ pub struct Origin {
 
 pub(super) async fn caller(daemon: &Arc<Daemon>, entrance: Entrance, from: Origin) -> Result<Caller, ApiError> {
     match entrance {
-        Entrance::Unix(peer) => Ok(daemon.caller_of_process(peer.pid, from.cwd, from.env.unwrap_or_default()).await?),
+        Entrance::Unix(local) => {
+            let (cwd, env) = (from.cwd, from.env.unwrap_or_default());
+            Ok(daemon.caller_of_process(local.pid, local.introduction.as_deref(), cwd, env).await?)
+        }
         Entrance::Tcp(visit) => Ok(visitor(daemon, &visit, from)),
     }
 }
@@ -190,13 +198,13 @@ pub(super) async fn caller(daemon: &Arc<Daemon>, entrance: Entrance, from: Origi
 /// The caller of a request that needs no default session, so that it does not matter if two clients are equally near.
 pub(super) async fn caller_with_target(daemon: &Arc<Daemon>, entrance: Entrance, from: Origin) -> Caller {
     match entrance {
-        Entrance::Unix(peer) => {
-            let (cwd, env) = (from.cwd, from.env.unwrap_or_default());
-            let near = daemon.caller_of_process(peer.pid, cwd.clone(), env.clone()).await;
+        Entrance::Unix(local) => {
+            let (introduction, cwd, env) = (local.introduction.as_deref(), from.cwd, from.env.unwrap_or_default());
+            let near = daemon.caller_of_process(local.pid, introduction, cwd.clone(), env.clone()).await;
             near.unwrap_or_else(|_| {
-                let tree = caller::tree_of(&caller::ancestry(peer.pid), &DefaultSession::Main);
+                let tree = caller::tree_of(&caller::ancestry(local.pid), &DefaultSession::Main);
                 let sender = Sender::new(SenderId::Processes(tree));
-                Caller { cwd, env: Arc::new(env), sender, ..daemon.own_caller() }
+                Caller { sender, ..daemon.shell_caller(introduction, cwd, env) }
             })
         }
         Entrance::Tcp(visit) => visitor(daemon, &visit, from),
@@ -266,7 +274,7 @@ fn with_caution(session: &session::Session, answer: impl IntoResponse) -> Respon
     response
 }
 
-fn header(words: &str) -> Option<HeaderValue> {
+pub(super) fn header(words: &str) -> Option<HeaderValue> {
     HeaderValue::from_str(&words.replace(|c: char| !c.is_ascii() || c.is_ascii_control(), "?")).ok()
 }
 
@@ -349,7 +357,7 @@ async fn execute(
             let bad = || ApiError::bad(format!("timeout_s is {value}"), "pass a number of seconds, 0 for none");
             Some(seconds(value).ok_or_else(bad)?).filter(|timeout| !timeout.is_zero())
         }
-        None => daemon.config.timeout,
+        None => caller.settings.timeout,
     };
     if let Some(meant) = daemon.sessions.meant(&caller, body.target.as_deref()) {
         let ticket = daemon.senders.arrive(&caller.sender.id);
@@ -368,7 +376,7 @@ async fn execute(
         let work = work_for(&target, body.file, body.code)?;
         let client = client.as_deref().unwrap_or(&caller.client);
         let job = target.run((&caller, client), work, timeout, session::OnTimeout::default()).await?;
-        until_begun(&target, &job, daemon.config.wait).await?;
+        until_begun(&target, &job, caller.settings.wait).await?;
         Ok::<_, targets::Error>((job, notes))
     };
     let (job, notes) = match begun.await {
@@ -378,7 +386,7 @@ async fn execute(
             return Err(error.into());
         }
     };
-    let max_chars = body.max_chars.unwrap_or(daemon.config.max_chars).min(session::MAX_CHARS);
+    let max_chars = body.max_chars.unwrap_or(caller.settings.max_chars).min(session::MAX_CHARS);
     let (lines, receiver) = mpsc::channel(16);
     let lines = Lines { lines, room };
     let hold = daemon.hold(Holder::Request);
@@ -638,7 +646,7 @@ async fn read_history(
     let caller = caller_with_target(&daemon, entrance, Origin::default()).await;
     let subject = history::find(&daemon.sessions, &daemon.journal, &caller, &query.target).await?;
     let limit = query.limit.unwrap_or(history::DEFAULT_LIMIT);
-    let max_chars = query.max_chars.unwrap_or(daemon.config.max_chars);
+    let max_chars = query.max_chars.unwrap_or(caller.settings.max_chars);
     let page = history::page(&daemon.journal, &subject, limit, query.before, max_chars).await?;
     Ok(about_subject(&daemon, &caller, &subject.handle, Json(page)))
 }
@@ -780,6 +788,19 @@ async fn audit_head(State(daemon): State<Arc<Daemon>>) -> Response {
     // It waits until what was recorded is written.
     let head = tokio::task::spawn_blocking(move || audit.head()).await.ok().flatten();
     Json(head).into_response()
+}
+
+/// The settings of a daemon, and those of whoever asks that do not count, for `pylair doctor`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct DaemonSettings {
+    pub settings: Vec<Setting>,
+    pub unheeded: Vec<Unheeded>,
+}
+
+async fn settings(State(daemon): State<Arc<Daemon>>, Extension(entrance): Extension<Entrance>) -> Response {
+    let Entrance::Unix(local) = entrance else { return StatusCode::NOT_FOUND.into_response() };
+    let (_, unheeded) = daemon.heed(local.introduction.as_deref());
+    Json(DaemonSettings { settings: daemon.config.settings.clone(), unheeded }).into_response()
 }
 
 /// The doors let a request that is under way end before they close, this one too.

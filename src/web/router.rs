@@ -5,8 +5,8 @@ use std::{net::SocketAddr, sync::Arc};
 
 use axum::{
     Router,
-    extract::{ConnectInfo, Request, connect_info::Connected},
-    http::StatusCode,
+    extract::{ConnectInfo, Request, State, connect_info::Connected},
+    http::{HeaderValue, StatusCode},
     middleware::Next,
     response::{IntoResponse, Response},
     serve::IncomingStream,
@@ -22,6 +22,7 @@ use super::{
     visitors::Visit,
 };
 use crate::{
+    config::{Introduction, Unheeded},
     daemon::{Daemon, VERSION},
     mcp::{
         http::{Options, mcp_service},
@@ -32,12 +33,23 @@ use crate::{
 
 /// What a command of this program calls its version by.
 pub const VERSION_HEADER: &str = "x-pylair-version";
+/// Where a command of this program introduces itself, as JSON.
+pub const CALLER_HEADER: &str = "x-pylair-caller";
+/// What a command must know about its settings, once for each note.
+pub const SETTINGS_HEADER: &str = "x-pylair-settings";
 
 /// Who is at the other end of a Unix socket, as the kernel says.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer {
     pub uid: u32,
     pub pid: i32,
+}
+
+/// A local process that asks, and what it says of itself.
+#[derive(Debug, Clone)]
+pub struct Local {
+    pub pid: i32,
+    pub introduction: Option<Arc<Introduction>>,
 }
 
 impl Connected<IncomingStream<'_, UnixListener>> for Peer {
@@ -58,13 +70,18 @@ pub struct Remote(pub SocketAddr);
 /// How a request came in, for `api`.
 #[derive(Debug, Clone)]
 pub enum Entrance {
-    Unix(Peer),
+    Unix(Local),
     Tcp(Visit),
 }
 
 /// The router of the Unix socket.
 pub fn unix(daemon: Arc<Daemon>) -> Router {
-    async fn check(ConnectInfo(peer): ConnectInfo<Peer>, mut request: Request, next: Next) -> Response {
+    async fn check(
+        State(daemon): State<Arc<Daemon>>,
+        ConnectInfo(peer): ConnectInfo<Peer>,
+        mut request: Request,
+        next: Next,
+    ) -> Response {
         if peer.uid != rustix::process::getuid().as_raw() {
             return (StatusCode::FORBIDDEN, "this daemon belongs to another user").into_response();
         }
@@ -80,15 +97,32 @@ pub fn unix(daemon: Arc<Daemon>) -> Router {
             };
             return problem::response(StatusCode::CONFLICT, &failure);
         }
-        request.extensions_mut().insert(Entrance::Unix(peer));
-        next.run(request).await
+        let introduction = introduction(&request);
+        let unheeded = daemon.heed(introduction.as_deref()).1;
+        request.extensions_mut().insert(Entrance::Unix(Local { pid: peer.pid, introduction }));
+        let mut response = next.run(request).await;
+        for note in unheeded.iter().map(Unheeded::note).filter_map(|note| api::header(&note)) {
+            response.headers_mut().append(SETTINGS_HEADER, note);
+        }
+        response
     }
     api::router(daemon.clone())
         .merge(api::local_router(daemon.clone()))
         .merge(failures::router(daemon.clone()))
-        .merge(files::router(daemon))
-        .layer(axum::middleware::from_fn(check))
+        .merge(files::router(daemon.clone()))
+        .layer(axum::middleware::from_fn_with_state(daemon, check))
         .layer(axum::middleware::from_fn(load::weigh))
+}
+
+/// What a command says of itself. One of another version is understood as if it had said nothing: what it may ask needs no settings.
+fn introduction(request: &Request) -> Option<Arc<Introduction>> {
+    serde_json::from_slice(request.headers().get(CALLER_HEADER)?.as_bytes()).ok().map(Arc::new)
+}
+
+/// The header of an introduction. JSON has no control characters but this one, which no header may have.
+pub fn introduced(introduction: &Introduction) -> Option<HeaderValue> {
+    let json = serde_json::to_string(introduction).ok()?.replace('\u{7f}', "\\u007f");
+    HeaderValue::from_bytes(json.as_bytes()).ok()
 }
 
 /// The router of the TCP door.
@@ -102,7 +136,7 @@ pub fn tcp(daemon: &Arc<Daemon>, door: Door, selection: Selection) -> Router {
     let for_mcp = daemon.clone();
     let sessions = McpSessions::new(daemon.clone());
     let manager = sessions.manager.clone();
-    let make = move || Server::new(for_mcp.clone(), ClientSide::Http, selection.clone(), None);
+    let make = move || Server::new(for_mcp.clone(), ClientSide::Http, selection.clone(), Vec::new());
     let mcp = Router::new()
         .nest_service("/mcp", mcp_service(make, manager, options))
         .layer(axum::middleware::from_fn_with_state(Arc::new(sessions), super::mcp_sessions::check));

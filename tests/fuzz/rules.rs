@@ -112,7 +112,7 @@ impl Target for Rules {
 }
 
 fn settle(wish: Wish, is_admin: bool) -> Result<Terms, pylair::sandbox::Error> {
-    let asker = Asker { is_admin, default: Profile::Workspace };
+    let asker = Asker { is_admin, chosen: None, default: Profile::Workspace };
     Terms::settle(Some(wish), asker, &Settings::default(), &Protected::default())
 }
 

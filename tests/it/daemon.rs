@@ -15,7 +15,7 @@ use std::{
 };
 
 use pylair::{
-    bridge::{Answer, Flags, Hello, slate},
+    bridge::{Answer, Hello, slate},
     keeper::datagram,
 };
 use rustix::process::Signal;
@@ -194,7 +194,7 @@ fn a_bridge_of_another_version_is_refused_in_one_sentence() {
     let home = Home::new();
     home.daemon_pid();
     let hello =
-        Hello { version: "0.0.1".to_owned(), cwd: None, env: home.env.clone(), flags: Flags::default(), resumed: None };
+        Hello { version: "0.0.1".to_owned(), cwd: None, env: home.env.clone(), introduction: None, resumed: None };
     let memory = hello.to_memory_file().expect("memory files can be made");
     let slate = slate::create().expect("memory files can be made");
     let (_ours, theirs) = UnixStream::pair().expect("sockets can be made");

@@ -136,7 +136,7 @@ fn a_call_in_a_frozen_failure_can_be_interrupted() {
 #[test]
 fn the_oldest_copy_is_let_go_and_says_why_and_what_was_recorded() {
     let test = "the_oldest_copy_is_let_go_and_says_why_and_what_was_recorded";
-    let Some((_home, mut client)) = project(test, &[("PYLAIR_FROZEN_FAILURES", "1")]) else { return };
+    let Some((home, mut client)) = project(test, &[("PYLAIR_FROZEN_FAILURES", "1")]) else { return };
     let ran = run(&mut client, &[]);
     let older = failure(&ran, "test_shop.py::test_none")["id"].clone();
     let newer = failure(&ran, "test_shop.py::test_wrong")["id"].clone();
@@ -149,6 +149,8 @@ fn the_oldest_copy_is_let_go_and_says_why_and_what_was_recorded() {
     assert!(refused["hint"].as_str().unwrap_or_default().contains("base = None"), "{refused}");
     let told = client.data("get_failure", &json!({"id": older}));
     assert!(told["frozen"]["why_not"].as_str().unwrap_or_default().contains("let go"), "{}", told["frozen"]);
+    let mut second = home.another_client(&[("PYLAIR_SESSION", &newer)]);
+    assert_eq!(second.execute("2 + 2")["result"], "4", "it is the default target of this bridge");
     client.data("close_session", &json!({"target": newer}));
     let closed = client.failure("execute", &json!({"code": "1", "target": newer}));
     assert!(closed["message"].as_str().unwrap_or_default().contains("somebody closed it"), "{closed}");

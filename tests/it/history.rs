@@ -336,7 +336,7 @@ fn a_file_that_was_run_is_run_again_by_an_export_from_anywhere() {
             args: vec!["-v".to_owned(), "it's \"x\"".to_owned()],
             source: None,
         };
-        let job = session.session.run(work, None, OnTimeout::Keep, "test").await.expect("it is idle");
+        let job = session.session.run(work, None, OnTimeout::Keep, core.by("test")).await.expect("it is idle");
         assert_eq!(report(&job).await.outcome, Outcome::Ok);
         session.value("more = double()").await;
         let script = export(core, &name(&session), Format::Py).await.text;
@@ -348,7 +348,7 @@ fn a_file_that_was_run_is_run_again_by_an_export_from_anywhere() {
         let file = directory.join("fails.py");
         fs::write(&file, "raise SystemExit(3)").expect("the home is writable");
         let work = Work::File { file, name: "script.py".to_owned(), args: Vec::new(), source: None };
-        let job = session.session.run(work, None, OnTimeout::Keep, "test").await.expect("it is idle");
+        let job = session.session.run(work, None, OnTimeout::Keep, core.by("test")).await.expect("it is idle");
         assert_eq!(report(&job).await.outcome, Outcome::Raised);
         let script = export(core, &name(&session), Format::Py).await.text;
         assert!(run_script(core, &script, "print('the end', __file__)").ends_with("the end mine\n"));

@@ -58,6 +58,7 @@ mod sandbox;
 mod saving;
 mod schemas;
 mod sealed;
+mod settings;
 mod stacks;
 mod templates;
 mod tools;

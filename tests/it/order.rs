@@ -370,7 +370,7 @@ fn another_sender_is_told_that_a_session_is_busy() {
         let one = &core.caller.sender;
         let other = pylair::order::Sender::new(pylair::order::SenderId::new_bridge());
         let start = async |sender, text: &str| {
-            session.run_in_order(Some(sender), code(text), None, OnTimeout::Keep, "test").await
+            session.run_in_order(Some(sender), code(text), None, OnTimeout::Keep, core.by("test")).await
         };
         let running = start(one, WAIT_FOREVER).await.expect("it is idle");
         let waiting = start(one, "1").await.expect("it waits");

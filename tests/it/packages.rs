@@ -6,6 +6,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    time::Duration,
 };
 
 use pylair::{
@@ -79,9 +80,13 @@ async fn open(core: &Core, python: Option<&Path>) -> TestSession {
 }
 
 async fn install(session: &TestSession, packages: &[&str]) -> Result<Installed, Error> {
+    install_within(session, packages, 10 * PATIENCE).await
+}
+
+async fn install_within(session: &TestSession, packages: &[&str], limit: Duration) -> Result<Installed, Error> {
     let (lines, _) = mpsc::channel(1);
     let packages: Vec<String> = packages.iter().map(|&name| name.to_owned()).collect();
-    session.session.install(&packages, &lines).await
+    session.session.install(&packages, &lines, limit).await
 }
 
 fn package(name: &str, version: &str) -> Package {
@@ -418,7 +423,8 @@ fn an_install_that_takes_too_long_ends_with_all_its_processes() {
         let (path, pids) = hanging_installer(&core.home);
         let options = OpenOptions { env: [("PATH".to_owned(), path)].into(), ..OpenOptions::default() };
         let session = core.open_session(options).await.expect("the session opens");
-        let error = install(&session, &["tiny"]).await.expect_err("it hangs");
+        let limit = core.caller.settings.install_timeout;
+        let error = install_within(&session, &["tiny"], limit).await.expect_err("it hangs");
         assert_eq!(error.kind(), "install_timed_out");
         assert_eq!(error.message(), "installing took longer than 2 s and was stopped; it had said:\nDownloading tiny");
         processes_in(&pids).iter().for_each(Watched::assert_ends);

@@ -12,7 +12,7 @@ use pylair::session::{Error, OpenOptions, Outcome};
 use tokio::sync::mpsc;
 
 use crate::support::{
-    Core, Home, TestSession, newest_python, on_newest_python, skip, why_no_namespaces, with_settings,
+    Core, Home, PATIENCE, TestSession, newest_python, on_newest_python, skip, why_no_namespaces, with_settings,
 };
 
 /// A mark that whatever is run outside of a sandbox leaves.
@@ -455,7 +455,7 @@ fn make_wheel(directory: &Path, name: &str, more: &str, text: &str) {
 
 async fn install(session: &TestSession, package: &str) -> Result<String, Error> {
     let (lines, _) = mpsc::channel(1);
-    Ok(session.session.install(&[package.to_owned()], &lines).await?.environment)
+    Ok(session.session.install(&[package.to_owned()], &lines, 10 * PATIENCE).await?.environment)
 }
 
 /// What is in `bin` by the names of interpreters, and `pyvenv.cfg`.

@@ -653,7 +653,8 @@ fn ordinary_programs_work_in(profile: &str) {
             .write("scripts/main.py", b"import sys\nprint(int(sys.argv[1]) * 6)\n".to_vec())
             .await
             .expect("it is written");
-        let job = session.session.run(run("scripts/main.py"), None, pylair::session::OnTimeout::Keep, "test").await;
+        let job =
+            session.session.run(run("scripts/main.py"), None, pylair::session::OnTimeout::Keep, core.by("test")).await;
         let report = crate::support::report(&job.expect("it starts")).await;
         assert_eq!(report.stdout, "42\n", "{report:#?}");
         session.value("open('outputs/made', 'w').write('by the session')").await;

@@ -8,7 +8,6 @@ mod editor;
 use std::{
     collections::BTreeMap,
     io::{self, IsTerminal},
-    path::Path,
     rc::Rc,
     time::Duration,
 };
@@ -28,7 +27,7 @@ use tokio::{
 
 use super::{
     Exit, Failure, Surroundings,
-    client::{Client, Connection, encode, lost},
+    client::{Address, Client, Connection, encode, lost},
     complain, exec, say,
 };
 use crate::{
@@ -273,7 +272,7 @@ impl Prompt<'_> {
         let no_terminal =
             |error: ReadlineError| Failure::new(error.to_string(), "use `pylair exec` without a terminal");
         let mut editor = Editor::with_config(config).map_err(no_terminal)?;
-        let (runtime, socket, session) = (self.runtime.clone(), self.surroundings.places.socket(), self.target.clone());
+        let (runtime, address, session) = (self.runtime.clone(), Address::of(self.surroundings), self.target.clone());
         let ask = move |code: &str, cursor: usize| {
             let body = CompleteBody {
                 target: Some(session.clone()),
@@ -281,7 +280,7 @@ impl Prompt<'_> {
                 cursor: Some(cursor),
                 ..CompleteBody::default()
             };
-            let asked = call::<Completion>(&socket, Method::POST, "/api/complete", json(&body));
+            let asked = call::<Completion>(&address, Method::POST, "/api/complete", json(&body));
             // A busy session has no answer now; then Tab does nothing.
             runtime.block_on(async { tokio::time::timeout(COMPLETION_TIMEOUT, asked).await }).ok()?.ok()
         };
@@ -297,9 +296,9 @@ impl Prompt<'_> {
             .create_external_printer()
             .map_err(|error| Failure::new(error.to_string(), "use `pylair exec` without a terminal"))?;
         let path = format!("/api/events?target={}", encode(&self.target));
-        let (socket, own, paint) = (self.surroundings.places.socket(), self.client.clone(), self.paint);
+        let (address, own, paint) = (Address::of(self.surroundings), self.client.clone(), self.paint);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let mut events = runtime.block_on(open_stream(&socket, &path))?;
+        let mut events = runtime.block_on(open_stream(&address, &path))?;
         // Ends with the process, or with the daemon, of which the next cell tells.
         std::thread::spawn(move || {
             let mut buffer = BytesMut::new();
@@ -332,8 +331,8 @@ impl Prompt<'_> {
 
     fn show_history(&self, limit: usize) -> Result<(), Failure> {
         let path = format!("/api/history?target={}&limit={limit}", encode(&self.target));
-        let socket = self.surroundings.places.socket();
-        let page: Page = self.runtime.block_on(call(&socket, Method::GET, &path, Bytes::new()))?;
+        let address = Address::of(self.surroundings);
+        let page: Page = self.runtime.block_on(call(&address, Method::GET, &path, Bytes::new()))?;
         for entry in page.entries {
             let (Some(cell), Some(code), Some(client)) = (entry.cell, entry.code, entry.client) else { continue };
             let outcome = entry.outcome.filter(|outcome| outcome != "ok");
@@ -356,7 +355,7 @@ impl Prompt<'_> {
         };
         // What was pressed before this cell does not mean it.
         while interrupts.recv().now_or_never().is_some() {}
-        let mut connection = connect(&self.surroundings.places.socket()).await?;
+        let mut connection = connect(&Address::of(self.surroundings)).await?;
         let mut stream = connection.send(Method::POST, "/api/execute", json(&body)).await?;
         let mut buffer = BytesMut::new();
         let mut job = None;
@@ -416,8 +415,8 @@ impl Prompt<'_> {
     }
 
     fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
-        let socket = self.surroundings.places.socket();
-        self.runtime.block_on(call(&socket, Method::POST, path, json(body)))
+        let address = Address::of(self.surroundings);
+        self.runtime.block_on(call(&address, Method::POST, path, json(body)))
     }
 }
 
@@ -451,16 +450,16 @@ fn json(body: &impl Serialize) -> Bytes {
 }
 
 /// A connection for each request: a prompt may wait for days, and the daemon need not.
-async fn connect(socket: &Path) -> Result<Connection, Failure> {
-    Connection::open(socket).await?.ok_or_else(|| lost("no daemon is running"))
+async fn connect(address: &Address) -> Result<Connection, Failure> {
+    Connection::open(address).await?.ok_or_else(|| lost("no daemon is running"))
 }
 
-async fn call<T: DeserializeOwned>(socket: &Path, method: Method, path: &str, body: Bytes) -> Result<T, Failure> {
-    connect(socket).await?.json(method, path, body).await
+async fn call<T: DeserializeOwned>(address: &Address, method: Method, path: &str, body: Bytes) -> Result<T, Failure> {
+    connect(address).await?.json(method, path, body).await
 }
 
-async fn open_stream(socket: &Path, path: &str) -> Result<hyper::body::Incoming, Failure> {
-    connect(socket).await?.send(Method::GET, path, Bytes::new()).await
+async fn open_stream(address: &Address, path: &str) -> Result<hyper::body::Incoming, Failure> {
+    connect(address).await?.send(Method::GET, path, Bytes::new()).await
 }
 
 #[cfg(test)]

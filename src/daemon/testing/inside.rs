@@ -23,7 +23,7 @@ use crate::{
     files::{self, Workspace},
     probe::directory::{Directory, PYTEST_SCRIPT},
     sandbox::{self, Profile, Wish},
-    session::{self, Execution, OnTimeout, OpenOptions, Outcome, Session, Work, literal},
+    session::{self, Execution, OnTimeout, OpenOptions, Outcome, RunBy, Session, Work, literal},
 };
 
 /// The most that is taken in of one run.
@@ -169,8 +169,8 @@ impl Daemon {
         // The cell's own report is shown to nobody.
         let news = session.take_news();
         let work = Work::Code { code, path: None };
-        let sender = Some(&caller.sender);
-        let started = session.run_in_order(sender, work, None, OnTimeout::default(), &caller.client).await;
+        let (sender, by) = (Some(&caller.sender), RunBy { client: &caller.client, settings: &caller.settings });
+        let started = session.run_in_order(sender, work, None, OnTimeout::default(), by).await;
         match (started, left) {
             (Ok(job), left) => {
                 let place = Place::Session(session.clone());

@@ -270,7 +270,7 @@ impl Daemon {
             return Err(Error::BadArgument(format!("`{}` is not a directory; pass `cwd` with one", cwd.display())));
         }
         let parts = &self.sessions.parts;
-        let (python, configured) = (wish.python.as_deref(), parts.python.as_deref());
+        let (python, configured) = (wish.python.as_deref(), caller.settings.python.as_deref());
         let found = parts.interpreters.resolve(python, configured, &cwd, &caller.env).await;
         let python = found.map_err(session::Error::Python)?.executable;
         let runtime = self.places.runtime.clone();
@@ -288,7 +288,10 @@ impl Daemon {
         let group = group.ok_or_else(|| Error::NoRun("pytest ended before it had begun".to_owned()))?;
         let number = self.testing.last.fetch_add(1, Ordering::Relaxed) + 1;
         let id = format!("{}-{number}", session::new_handle());
-        let capture = parts.outputs.capture(&caller.owner, &id).map_err(crate::app::Error::Output)?;
+        let capture = parts
+            .outputs
+            .capture_up_to(&caller.owner, &id, caller.settings.max_output_bytes)
+            .map_err(crate::app::Error::Output)?;
         let job = Arc::new(Job::new(id, caller.owner.clone(), "tests".into(), number, capture, None));
         parts.jobs.add(job.clone());
         let run = Arc::new(TestRun::new(job, run, python, Place::Group(group), &wish.args));

@@ -30,7 +30,7 @@ pub async fn get_history(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     daemon.refuse_app(&call.caller, &args.target, call.tool).await?;
     let subject = history::find(&daemon.sessions, &daemon.journal, &call.caller, &args.target).await?;
     let limit = args.limit.unwrap_or(history::DEFAULT_LIMIT);
-    let page = history::page(&daemon.journal, &subject, limit, args.before, daemon.config.max_chars).await?;
+    let page = history::page(&daemon.journal, &subject, limit, args.before, call.caller.settings.max_chars).await?;
     Ok(render::data(&page, Some(history::page_text(&page))))
 }
 

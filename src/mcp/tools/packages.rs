@@ -32,7 +32,7 @@ pub async fn install(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let session = call.session(args.target.as_deref(), Purpose::Run).await?;
     let _reserved = call.reserve(&session, true).await?;
     let (lines, heard) = mpsc::channel(MAX_WAITING_LINES);
-    let install = session.install(&args.packages, &lines);
+    let install = session.install(&args.packages, &lines, call.caller.settings.install_timeout);
     let installed = tokio::select! {
         biased;
         installed = install => installed?,

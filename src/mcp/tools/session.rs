@@ -56,13 +56,13 @@ pub struct ExecuteArgs {
 
 pub async fn execute(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: ExecuteArgs = parse(&call)?;
-    let config = &call.daemon.config;
-    let wait = duration("wait_s", args.wait_s)?.unwrap_or(config.wait);
+    let settings = &call.caller.settings;
+    let wait = duration("wait_s", args.wait_s)?.unwrap_or(settings.wait);
     let timeout = match duration("timeout_s", args.timeout_s)? {
         Some(timeout) => Some(timeout).filter(|timeout| !timeout.is_zero()),
-        None => config.timeout,
+        None => settings.timeout,
     };
-    let max_chars = args.max_chars.unwrap_or(config.max_chars).clamp(200, MAX_CHARS);
+    let max_chars = args.max_chars.unwrap_or(settings.max_chars).clamp(200, MAX_CHARS);
     let target = call.target(args.target.as_deref(), Purpose::Run).await?;
     call.check_wanted()?;
     call.begin(&target, Some(&args.code));
@@ -108,17 +108,17 @@ async fn run(
     wait_s: Option<f64>,
     timeout_s: Option<f64>,
 ) -> Result<CallToolResult, ToolError> {
-    let config = &call.daemon.config;
-    let wait = duration("wait_s", wait_s)?.unwrap_or(config.wait);
+    let settings = &call.caller.settings;
+    let wait = duration("wait_s", wait_s)?.unwrap_or(settings.wait);
     let timeout = match duration("timeout_s", timeout_s)? {
         Some(timeout) => Some(timeout).filter(|timeout| !timeout.is_zero()),
-        None => config.timeout,
+        None => settings.timeout,
     };
     call.check_wanted()?;
     call.begin(target, recorded);
     let from = (&call.caller, call.caller.client.as_str());
     let job = target.run(from, work, timeout, OnTimeout::default()).await?;
-    wait_and_report(call, target, &job, wait, config.max_chars, OutputForm::default()).await
+    wait_and_report(call, target, &job, wait, settings.max_chars, OutputForm::default()).await
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -236,8 +236,8 @@ pub struct GetJobArgs {
 
 pub async fn get_job(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: GetJobArgs = parse(&call)?;
-    let wait = duration("wait_s", args.wait_s)?.unwrap_or(call.daemon.config.wait);
-    let max_chars = args.max_chars.unwrap_or(call.daemon.config.max_chars).clamp(200, MAX_CHARS);
+    let wait = duration("wait_s", args.wait_s)?.unwrap_or(call.caller.settings.wait);
+    let max_chars = args.max_chars.unwrap_or(call.caller.settings.max_chars).clamp(200, MAX_CHARS);
     let job = call.daemon.job(&call.caller, &args.job).await?;
     // A client on a local socket without the right to run was started with --readonly, and looks.
     let may_look = call.caller.may(Scope::Run) || call.caller.door != Door::Http;

@@ -1,6 +1,6 @@
 //! The tool that runs tests, and how a run is told.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use rmcp::model::CallToolResult;
 use schemars::JsonSchema;
@@ -94,8 +94,8 @@ pub struct Failed {
 
 pub async fn run_tests(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: RunArgs = parse(&call)?;
-    let config = &call.daemon.config;
-    let wait = duration("wait_s", args.wait_s)?.unwrap_or(config.wait);
+    let settings = &call.caller.settings;
+    let wait = duration("wait_s", args.wait_s)?.unwrap_or(settings.wait);
     let sandbox = args.sandbox.map(Wish::from_json).transpose().map_err(core::Error::Sandbox)?;
     let wish = TestWish {
         args: args.args.unwrap_or_default(),
@@ -109,7 +109,7 @@ pub async fn run_tests(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let target = Target::Tests(run.clone());
     // What was asked for tells it all: there is no code.
     call.begin(&target, None);
-    wait_and_report(&call, &target, &run.job, wait, config.max_chars, OutputForm::default()).await
+    wait_and_report(&call, &target, &run.job, wait, settings.max_chars, OutputForm::default()).await
 }
 
 /// A run as it is told, by `run_tests` and `get_job`.
@@ -147,7 +147,7 @@ pub(super) async fn tell_run(
     ran.error = report.error.map(|error| printed(error.message));
     match reported {
         Some(reported) => {
-            let frozen = daemon.frozen_failures(&daemon.own_caller()).await;
+            let frozen = daemon.frozen_failures(&daemon.shell_caller(None, None, BTreeMap::new())).await;
             ran.more_failures = reported.failures.len().saturating_sub(MAX_NAMED);
             ran.failures = reported
                 .failures

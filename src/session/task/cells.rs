@@ -19,7 +19,7 @@ use crate::{
     },
     sandbox::share::PATIENCE,
     session::{
-        Cell, Info, ended,
+        Cell, Info, Runner, ended,
         job::{Execution, Job, Late, OnTimeout, Outcome, Variables},
         notes::stop_notes,
     },
@@ -37,6 +37,7 @@ pub(in crate::session) struct Running {
     pub(super) on_timeout: OnTimeout,
     pub(super) sender: Option<SenderId>,
     pub(super) ladder: Option<Ladder>,
+    auto_install: bool,
     /// When others come first.
     pub(super) patience: Option<Instant>,
 }
@@ -72,14 +73,15 @@ impl Task {
         self.drain_output();
         let Cell { timeout, on_timeout, .. } = *cell;
         let sender = cell.sender.as_ref().map(|sender| sender.id.clone());
-        let (client, work) = (std::mem::take(&mut cell.client), cell.work.take());
+        let (client, work) = (std::mem::take(&mut cell.by.client), cell.work.take());
+        let Runner { auto_install, max_output_bytes, .. } = cell.by;
         let has_waited = cell.job.is_some();
         let job = match cell.job.take() {
             Some(job) => {
                 job.begin(self.late.take());
                 job
             }
-            None => self.new_job()?,
+            None => self.new_job(max_output_bytes)?,
         };
         let cell = job.cell;
         self.cell = cell;
@@ -120,6 +122,7 @@ impl Task {
             on_timeout,
             sender,
             ladder: None,
+            auto_install,
             patience: self.info.terms.profile.is_confined().then(|| Instant::now() + PATIENCE),
         });
         let mut live = self.live.lock().expect("no panic while locked");
@@ -132,10 +135,10 @@ impl Task {
     }
 
     /// The job of a cell that begins at once.
-    fn new_job(&mut self) -> Result<Arc<Job>, Error> {
+    fn new_job(&mut self, max_output_bytes: u64) -> Result<Arc<Job>, Error> {
         let cell = self.next_cell();
         let id = format!("{}-{cell}", self.info.handle);
-        let capture = self.parts.outputs.capture(&self.info.owner, &id)?;
+        let capture = self.parts.outputs.capture_up_to(&self.info.owner, &id, max_output_bytes)?;
         let (owner, session) = (self.info.owner.clone(), self.info.name.clone());
         Ok(Arc::new(Job::new(id, owner, session, cell, capture, self.late.take())))
     }
@@ -220,8 +223,7 @@ impl Task {
         if let Some(ladder) = &running.ladder {
             execution.notes.extend(stop_notes(outcome, ladder, &running));
         }
-        let auto_install = self.info.environment.auto_install();
-        let hint = execution.error.as_ref().and_then(|error| packages::hint_for(error, auto_install));
+        let hint = execution.error.as_ref().and_then(|error| packages::hint_for(error, running.auto_install));
         execution.notes.extend(hint);
         execution.rss_mb = self.link.as_ref().and_then(Link::resident_mb);
         // One that was refused did nothing that could be undone.

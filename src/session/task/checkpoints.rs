@@ -93,7 +93,7 @@ impl Task {
     }
 
     pub(super) fn plan_checkpoint(&mut self) {
-        if self.link.is_some() && self.parts.checkpoints.ring() > 0 {
+        if self.link.is_some() && self.info.definition.checkpoints.ring() > 0 {
             self.checkpoint_due = Some(Instant::now() + self.checkpoint_gap);
         }
     }
@@ -139,7 +139,7 @@ impl Task {
     /// How many checkpoints are kept: in a sandbox not more than fit into its memory should all of their pages come to differ.
     fn ring(&self) -> usize {
         // The newest is worth more than another session's second newest.
-        let ring = if open_files::is_short() { 1 } else { self.parts.checkpoints.ring() };
+        let ring = if open_files::is_short() { 1 } else { self.info.definition.checkpoints.ring() };
         let used = self.link.as_ref().and_then(Link::resident_mb);
         let (Some(limit), Some(used)) = (self.memory_limit_mb(), used) else { return ring };
         #[expect(

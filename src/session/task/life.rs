@@ -163,7 +163,7 @@ impl Task {
             live.missing.clone_from(&missing);
         }
         match missing {
-            Some(missing) if !self.parts.best_effort => {
+            Some(missing) if !self.info.best_effort => {
                 self.info
                     .record_denied(&self.parts, &format!("no session, because of what is not enforced: {missing}"));
                 Err(Error::NotEnforced { profile: self.info.terms.profile.name(), missing })

@@ -145,7 +145,7 @@ impl Task {
         };
         let number = self.next_cell();
         let id = format!("{}-{number}", self.info.handle);
-        let capture = match self.parts.outputs.capture(&self.info.owner, &id) {
+        let capture = match self.parts.outputs.capture_up_to(&self.info.owner, &id, cell.by.max_output_bytes) {
             Ok(capture) => capture,
             Err(error) => return cell.refuse(error.into()),
         };

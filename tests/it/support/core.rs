@@ -17,7 +17,7 @@ use pylair::{
     event_loop,
     journal::EventKind,
     order::{Sender, SenderId},
-    session::{Error, Job, OnTimeout, OpenOptions, Outcome, Report, Session},
+    session::{Error, Job, OnTimeout, OpenOptions, Outcome, Report, RunBy, Session},
 };
 
 use super::{Home, PATIENCE, python};
@@ -92,8 +92,14 @@ impl Core {
             sender: Sender::new(SenderId::new_bridge()),
             credential: None,
             floor: None,
+            settings: daemon.settings.clone(),
         };
         Self { daemon, caller, home }
+    }
+
+    /// Who the cells of this test are run for.
+    pub fn by<'a>(&'a self, client: &'a str) -> RunBy<'a> {
+        RunBy { client, settings: &self.caller.settings }
     }
 
     /// A session like any other.

@@ -119,26 +119,7 @@ impl Home {
     }
 
     pub fn run_with_input(&self, args: &[&str], input: &[u8]) -> Finished {
-        let mut command = self.command(args);
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the program starts");
-        let mut stdin = child.stdin.take().expect("it is piped");
-        // A command that does not read its input closes it.
-        let _unread = stdin.write_all(input);
-        drop(stdin);
-        let watched = Watched::new(child.id().cast_signed());
-        let output = std::thread::spawn(move || child.wait_with_output());
-        watched.assert_ends();
-        let output = output.join().expect("waiting does not panic").expect("it can be waited for");
-        Finished {
-            status: output.status,
-            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
+        finish(self.command(args), input)
     }
 
     /// A client with a bridge, not introduced yet.
@@ -151,6 +132,29 @@ impl Home {
         let mut client = self.client();
         client.initialize();
         client
+    }
+
+    /// The command, started by a process of its own: another client than the one that this test is.
+    pub fn command_of_another(&self, args: &[&str], variables: &[(&str, &str)]) -> Command {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "\"$0\" \"$@\"; exit $?"]).arg(&self.program).args(args);
+        command.env_clear().envs(&self.env).envs(variables.iter().copied());
+        command.current_dir(self.work()).stdin(Stdio::null());
+        command
+    }
+
+    /// Another client that has introduced itself, with settings of its own.
+    pub fn another_client(&self, variables: &[(&str, &str)]) -> Client {
+        let mut client = Client::start(self.command_of_another(&["mcp"], variables));
+        client.initialize();
+        client
+    }
+
+    /// Runs a command with settings of its own to its end.
+    pub fn run_with(&self, variables: &[(&str, &str)], args: &[&str]) -> Finished {
+        let mut command = self.command(args);
+        command.envs(variables.iter().copied());
+        finish(command, b"")
     }
 
     /// A daemon in the foreground with its HTTP door open.
@@ -210,6 +214,29 @@ impl Home {
             let _absent = fs::remove_dir_all(runtime);
         }
         let _absent = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Runs a command to its end.
+pub fn finish(mut command: Command, input: &[u8]) -> Finished {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut stdin = child.stdin.take().expect("it is piped");
+    // A command that does not read its input closes it.
+    let _unread = stdin.write_all(input);
+    drop(stdin);
+    let watched = Watched::new(child.id().cast_signed());
+    let output = std::thread::spawn(move || child.wait_with_output());
+    watched.assert_ends();
+    let output = output.join().expect("waiting does not panic").expect("it can be waited for");
+    Finished {
+        status: output.status,
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
     }
 }
 

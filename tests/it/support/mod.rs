@@ -16,7 +16,7 @@ use std::time::Duration;
 pub use app::AppProcess;
 pub use client::{Client, read_messages, text_of};
 pub use core::{Core, TestSession, on_each_python, on_newest_python, report, with_settings};
-pub use home::Home;
+pub use home::{Finished, Home, finish};
 pub use http::{Request, Response, Server};
 pub use postgres::POSTGRES;
 pub use process::{Watched, kill, parent_of};
