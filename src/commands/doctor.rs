@@ -63,6 +63,36 @@ struct Found {
     path: String,
     version: Option<String>,
     problem: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shim: Option<Shim>,
+}
+
+/// A program of a version manager that stands for an interpreter.
+#[derive(Debug, Serialize)]
+struct Shim {
+    manager: &'static str,
+    /// The interpreter, if there is one.
+    leads_to: Option<String>,
+}
+
+impl Found {
+    /// In one line, for people.
+    fn line(&self) -> String {
+        let first = |problem: &str| problem.lines().next().unwrap_or_default().to_owned();
+        let problem = self.problem.as_deref().map(first).unwrap_or_default();
+        let version = self.version.as_deref().unwrap_or("-");
+        let what = match (&self.shim, &self.version) {
+            (Some(Shim { manager, leads_to: Some(path) }), _) => {
+                format!("{}, a shim of {manager} that leads to {path}", self.path)
+            }
+            (Some(Shim { manager, leads_to: None }), _) => {
+                format!("{}, a shim of {manager} that leads to no interpreter: {problem}", self.path)
+            }
+            (None, Some(_)) => self.path.clone(),
+            (None, None) => problem,
+        };
+        format!("  {:8} {}", shown(version), shown(&what))
+    }
 }
 
 /// The profiles that confine, and what trying them is called.
@@ -149,7 +179,7 @@ pub fn doctor(args: &DoctorArgs, surroundings: &Surroundings) -> Result<Exit, Fa
     let findings = Findings {
         version: VERSION,
         places: surroundings.places.clone(),
-        interpreters: find_interpreters(surroundings)?,
+        interpreters: find_interpreters(surroundings, &config)?,
         settings: counting(&config.settings, daemon_settings),
         daemon,
         trials,
@@ -219,18 +249,23 @@ fn try_session(client: &mut Client, sandbox: &str, what: &'static str, surroundi
     }
 }
 
-fn find_interpreters(surroundings: &Surroundings) -> Result<Vec<Found>, Failure> {
+fn find_interpreters(surroundings: &Surroundings, config: &Config) -> Result<Vec<Found>, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let interpreters = Interpreters::default();
     let cwd = surroundings.cwd.clone().unwrap_or_else(|| "/".into());
     let mut found = Vec::new();
     for path in python::candidates(&surroundings.env) {
         let asked = runtime.block_on(interpreters.ask(&path, &cwd, &surroundings.env));
-        let (version, problem) = match asked {
-            Ok(interpreter) => (Some(interpreter.version), None),
-            Err(error) => (None, Some(super::chain(&error))),
+        let (version, problem, leads_to) = match asked {
+            Ok(interpreter) => (Some(interpreter.version), None, Some(interpreter.executable.display().to_string())),
+            // What a shim says tells more than that it is no interpreter.
+            Err(python::Error::NotPython { detail, .. }) if config.interpreters.shim_of(&path).is_some() => {
+                (None, Some(detail), None)
+            }
+            Err(error) => (None, Some(super::chain(&error)), None),
         };
-        found.push(Found { path: path.display().to_string(), version, problem });
+        let shim = config.interpreters.shim_of(&path).map(|manager| Shim { manager, leads_to });
+        found.push(Found { path: path.display().to_string(), version, problem, shim });
     }
     Ok(found)
 }
@@ -257,11 +292,7 @@ fn show(findings: &Findings) -> Result<(), Failure> {
     }
     say("\nPython")?;
     for found in &findings.interpreters {
-        let problem = found.problem.as_deref().and_then(|problem| problem.lines().next());
-        match (&found.version, problem) {
-            (Some(version), _) => say(&format!("  {:8} {}", shown(version), shown(&found.path)))?,
-            (None, problem) => say(&format!("  {:8} {}", "-", shown(problem.unwrap_or_default())))?,
-        }
+        say(&found.line())?;
     }
     if findings.interpreters.is_empty() {
         say("  none on PATH")?;

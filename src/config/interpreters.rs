@@ -41,12 +41,31 @@ const KEPT: &[(&str, &str, &str)] = &[
     ("MAMBA_ROOT_PREFIX", "", "micromamba"),
 ];
 
+/// Where version managers put programs that look for the interpreter that is meant: the manager, the variable that says where it is, and
+/// where it is in a home otherwise.
+const SHIMS: &[(&str, &str, &str)] = &[
+    ("pyenv", "PYENV_ROOT", ".pyenv"),
+    ("asdf", "ASDF_DATA_DIR", ".asdf"),
+    ("mise", "MISE_DATA_DIR", ".local/share/mise"),
+];
+
 /// Places of interpreters.
 #[derive(Debug, Clone, Default)]
 pub struct InterpreterPlaces {
     pub roots: Vec<PathBuf>,
     /// Programs that look for the interpreter that is meant.
     pub shims: Vec<PathBuf>,
+    /// The same of every version manager, each with its name. Nothing there is trusted for that.
+    named_shims: Vec<(&'static str, PathBuf)>,
+}
+
+impl InterpreterPlaces {
+    /// The version manager whose shim this program is, if it is one. Looks at the disk.
+    pub fn shim_of(&self, program: &Path) -> Option<&'static str> {
+        let directory = program.parent()?.canonicalize().ok()?;
+        let is_there = |(_, shims): &&(&'static str, PathBuf)| shims.canonicalize().is_ok_and(|real| real == directory);
+        self.named_shims.iter().find(is_there).map(|(manager, _)| *manager)
+    }
 }
 
 /// `homes` are those of the user the daemon runs as.
@@ -67,5 +86,10 @@ pub(super) fn places(env: &BTreeMap<String, String>, homes: &[PathBuf]) -> Inter
     }
     roots.sort();
     roots.dedup();
-    InterpreterPlaces { roots, shims }
+    let mut named_shims = Vec::new();
+    for (manager, name, below) in SHIMS {
+        let in_homes = homes.iter().cloned().chain(variable("HOME")).map(|home| home.join(below));
+        named_shims.extend(variable(name).into_iter().chain(in_homes).map(|root| (*manager, root.join("shims"))));
+    }
+    InterpreterPlaces { roots, shims, named_shims }
 }

@@ -1,7 +1,7 @@
 //! Settings: those of a caller count for what it opens and calls beside a daemon that has others, and what can only be set for the whole
 //! daemon says so.
 
-use std::fs;
+use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 use serde_json::{Value, json};
 
@@ -260,6 +260,41 @@ fn a_shell_beside_a_bridge_finds_its_default_target() {
     client.initialize();
     client.execute("x = 'found'");
     assert_eq!(home.run(&["exec", "x"]).stdout, "'found'\n");
+}
+
+/// A program on the path.
+fn script(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().expect("it is in a directory")).expect("the home is writable");
+    fs::write(path, text).expect("the home is writable");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+}
+
+#[test]
+fn doctor_calls_a_shim_what_it_is() {
+    let home = Home::new();
+    let shims = home.work().join(".pyenv/shims");
+    let python = newest_python();
+    script(&shims.join("python3"), &format!("#!/bin/sh\nexec {} \"$@\"\n", python.display()));
+    script(&shims.join("python3.9"), "#!/bin/sh\necho 'pyenv: python3.9: command not found' >&2\nexit 127\n");
+    script(&home.work().join("bin/python3.10"), "#!/bin/sh\nexit 1\n");
+    let path = format!("{}:{}/bin:/bin", shims.display(), home.work().display());
+    let told = home.run_with(&[("PATH", &path)], &["doctor", "--quick"]).stdout;
+    let leads = format!("{}/python3, a shim of pyenv that leads to {}", shims.display(), python.display());
+    assert!(told.contains(&leads), "{told}");
+    let nowhere = format!("{}/python3.9, a shim of pyenv that leads to no interpreter: ", shims.display());
+    let line = told.lines().find(|line| line.contains(&nowhere)).unwrap_or_else(|| panic!("{told}"));
+    assert!(line.contains("pyenv: python3.9: command not found"), "{line}");
+    assert!(told.contains("bin/python3.10` is not a Python interpreter"), "{told}");
+    let json = home.run_with(&[("PATH", &path)], &["doctor", "--quick", "--json"]).stdout;
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    let shim = |name: &str| {
+        let mut all = json["interpreters"].as_array().expect("a list").iter();
+        all.find(|found| found["path"].as_str().is_some_and(|path| path.ends_with(name))).expect("it is found")["shim"]
+            .clone()
+    };
+    assert_eq!(shim("shims/python3"), json!({"manager": "pyenv", "leads_to": python.display().to_string()}));
+    assert_eq!(shim("shims/python3.9"), json!({"manager": "pyenv", "leads_to": null}));
+    assert_eq!(shim("bin/python3.10"), Value::Null);
 }
 
 #[test]
