@@ -223,8 +223,8 @@ pub struct ExecArgs {
 
 #[derive(Debug, Args)]
 pub struct InterruptArgs {
-    /// A name, a handle, app:ID, app:ID@PID, pid:PID or failure:ID
-    pub target: String,
+    /// A name, a handle, app:ID, app:ID@PID, pid:PID or failure:ID [default: the session `pylair exec` would use]
+    pub target: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -259,8 +259,8 @@ Works for closed sessions too. Cells that were undone are left out; a cell that 
 
 #[derive(Debug, Args)]
 pub struct ExportArgs {
-    /// The session, by name or handle
-    pub session: String,
+    /// The session, by name or handle [default: the one `pylair exec` would use]
+    pub session: Option<String>,
     /// Kind of file; the ending of FILE by default, else ipynb
     #[arg(short, long, value_parser = ["ipynb", "py", "html"])]
     pub format: Option<String>,

@@ -9,7 +9,8 @@ use crate::{
 
 pub fn interrupt(args: &InterruptArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
     let from = Origin { cwd: surroundings.cwd.clone(), env: Some(surroundings.env.clone()), client: None };
-    let body = TargetBody { target: Some(args.target.clone()), job: None, forget: false, from };
+    let body =
+        TargetBody { target: args.target.clone().filter(|target| !target.is_empty()), job: None, forget: false, from };
     let told: serde_json::Value = Client::start(surroundings)?.post("/api/interrupt", &body)?;
     for note in told["notes"].as_array().into_iter().flatten().filter_map(serde_json::Value::as_str) {
         say(&shown(note))?;

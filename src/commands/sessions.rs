@@ -23,7 +23,9 @@ pub fn sessions(args: &SessionsArgs, surroundings: &Surroundings) -> Result<Exit
 fn export(args: &ExportArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
     let suffix = args.output.as_ref().and_then(|path| path.extension()?.to_str()).unwrap_or("ipynb");
     let format = args.format.as_deref().unwrap_or(suffix);
-    let path = format!("/api/export?target={}&format={}", encode(&args.session), encode(format));
+    let session = args.session.as_deref().filter(|session| !session.is_empty());
+    let target = session.map(|session| format!("&target={}", encode(session))).unwrap_or_default();
+    let path = format!("/api/export?format={}{target}", encode(format));
     let bytes = Client::start(surroundings)?.get_bytes(&path)?;
     match &args.output {
         Some(path) => std::fs::write(path, bytes).map_err(|error| {
@@ -61,7 +63,7 @@ fn list(args: &JsonArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
         say("no session is open")?;
         return Ok(Exit::Ok);
     }
-    let header = ["NAME", "STATE", "CELL", "PYTHON", "SANDBOX", "MB", "DIRECTORY"].map(str::to_owned).to_vec();
+    let header = ["NAME", "STATE", "CELL", "PYTHON", "SANDBOX", "MB", "MINE", "DIRECTORY"].map(str::to_owned).to_vec();
     let mut rows = vec![header];
     for session in &sessions {
         let text = |key: &str| match &session[key] {
@@ -69,9 +71,10 @@ fn list(args: &JsonArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
             serde_json::Value::Number(number) => {
                 number.as_f64().filter(|_| number.is_f64()).map_or_else(|| number.to_string(), |mb| format!("{mb:.0}"))
             }
+            serde_json::Value::Bool(true) => "yes".to_owned(),
             _ => "-".to_owned(),
         };
-        rows.push(["name", "state", "cell", "python", "sandbox", "rss_mb", "cwd"].map(text).to_vec());
+        rows.push(["name", "state", "cell", "python", "sandbox", "rss_mb", "mine", "cwd"].map(text).to_vec());
     }
     table(&rows)?;
     Ok(Exit::Ok)

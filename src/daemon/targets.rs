@@ -29,6 +29,8 @@ pub enum Target {
 pub enum Purpose {
     /// To run something: the default session is opened if it is not there, a stopped one is started.
     Run,
+    /// To change what is there: a stopped session is started, but none is opened.
+    Change,
     /// To look at something: a stopped session is started, but none is opened.
     Look,
     /// For what it is now: nothing is started.
@@ -55,8 +57,6 @@ pub enum Error {
     NoRun(String),
     #[error("{what} cannot be done with a run of pytest")]
     TestsOnly { what: &'static str },
-    #[error("no target was named")]
-    Unnamed,
     #[error("{}", error.message())]
     Default { target: String, error: Box<Error> },
     #[error("{0}")]
@@ -84,7 +84,7 @@ impl Error {
             Self::App(error) => error.kind(),
             Self::Failure(error) => error.kind(),
             Self::Default { error, .. } => error.kind(),
-            Self::Reference(_) | Self::BadArgument(_) | Self::Unnamed | Self::NoFrame { .. } => "bad_argument",
+            Self::Reference(_) | Self::BadArgument(_) | Self::NoFrame { .. } => "bad_argument",
             Self::Unknown { .. } => "unknown_session",
             Self::NotFrozen { .. } => "not_frozen",
             Self::NoRun(_) | Self::TestsOnly { .. } => "tests_not_run",
@@ -115,7 +115,6 @@ impl Error {
                 format!("they are failure:{id}#1, the innermost, to failure:{id}#{frames}")
             }
             Self::NoRun(_) | Self::TestsOnly { .. } => "`pylair doctor` says what is wrong".to_owned(),
-            Self::Unnamed => "name a session or an app".to_owned(),
             Self::Default { target, error } => {
                 format!("PYLAIR_SESSION says `{target}` for calls without a target; {}", error.hint())
             }
@@ -128,11 +127,11 @@ impl Error {
 impl Daemon {
     /// What a caller means. Every tool that takes a `target` asks here.
     pub async fn target(&self, caller: &Caller, named: Option<&str>, purpose: Purpose) -> Result<Target, Error> {
-        if purpose == Purpose::Run && !caller.may(Scope::Run) {
+        if matches!(purpose, Purpose::Run | Purpose::Change) && !caller.may(Scope::Run) {
             return Err(session::Error::NotAllowed("run code").into());
         }
         let target = self.find_target(caller, named, purpose).await?;
-        if let (Target::Session(session), Purpose::Run) = (&target, purpose) {
+        if let (Target::Session(session), Purpose::Run | Purpose::Change) = (&target, purpose) {
             session.note_token(caller);
         }
         Ok(target)
@@ -147,8 +146,12 @@ impl Daemon {
             }),
             (None, None) => Ok(Target::Session(match purpose {
                 Purpose::Run => self.sessions.target(caller, None).await?,
+                Purpose::Change => self.sessions.existing(caller, None).await?.open_to(caller)?,
                 Purpose::Look => self.sessions.existing(caller, None).await?,
-                Purpose::AsItIs => return Err(Error::Unnamed),
+                Purpose::AsItIs => {
+                    let own = self.sessions.own_or_tell(caller)?;
+                    self.sessions.find_or_tell(caller, &own).await?
+                }
             })),
         }
     }
@@ -156,7 +159,7 @@ impl Daemon {
     /// What a caller means by the words of a target.
     async fn named_target(&self, caller: &Caller, text: &str, purpose: Purpose) -> Result<Target, Error> {
         let session = async |name: &str| match purpose {
-            Purpose::Run => self.sessions.reach(caller, name).await?.open_to(caller),
+            Purpose::Run | Purpose::Change => self.sessions.reach(caller, name).await?.open_to(caller),
             Purpose::Look => self.sessions.reach(caller, name).await,
             Purpose::AsItIs => self.sessions.find_or_tell(caller, name).await,
         };
@@ -236,10 +239,13 @@ impl Daemon {
     }
 
     /// Refuses what only a session can do when an app is named. Whether there is such a session is somebody else's question.
-    pub async fn refuse_app(&self, caller: &Caller, named: &str, what: &'static str) -> Result<(), Error> {
-        match self.target(caller, Some(named), Purpose::AsItIs).await {
+    pub async fn refuse_app(&self, caller: &Caller, named: Option<&str>, what: &'static str) -> Result<(), Error> {
+        match self.target(caller, named, Purpose::AsItIs).await {
             Ok(Target::App(app)) => Err(app::Error::SessionsOnly { what, target: app.name() }.into()),
             Err(error @ (Error::Reference(_) | Error::App(_))) => Err(error),
+            Err(Error::Default { target, error }) if matches!(*error, Error::Reference(_) | Error::App(_)) => {
+                Err(Error::Default { target, error })
+            }
             _ => Ok(()),
         }
     }
@@ -255,8 +261,30 @@ impl Daemon {
         Ok(Target::Session(self.sessions.find(caller, &job.session)?))
     }
 
-    /// Ends a session, or takes a probe that came in from outside out of its app.
-    pub async fn close_target(&self, caller: &Caller, named: &str, forget: bool) -> Result<String, Error> {
+    /// The target that is meant where none is named, in words, without looking whether it is there.
+    pub fn own_target(&self, caller: &Caller) -> Result<String, Error> {
+        match default_of(caller)? {
+            Some(target) => Ok(target.to_owned()),
+            None => Ok(self.sessions.own_or_tell(caller)?),
+        }
+    }
+
+    /// The same as callers read it: a session by its name.
+    pub fn default_target(&self, caller: &Caller) -> Option<String> {
+        let own = self.own_target(caller).ok()?;
+        if let Ok(session) = self.sessions.find(caller, &own) {
+            return Some(session.info.name.to_string());
+        }
+        let stopped = self.sessions.list_stopped(caller).into_iter().find(|status| status.handle == own);
+        Some(stopped.map_or(own, |status| status.name))
+    }
+
+    /// Ends a session, or takes a probe that came in from outside out of its app. The caller's own session if none is named.
+    pub async fn close_target(&self, caller: &Caller, named: Option<&str>, forget: bool) -> Result<String, Error> {
+        let named = &match named {
+            Some(named) => named.to_owned(),
+            None => self.own_target(caller)?,
+        };
         let closed = match named.parse()? {
             Reference::Session(name) => return Ok(self.sessions.close(caller, &name, forget).await?),
             Reference::Name(name) => self.sessions.close(caller, &name, forget).await,

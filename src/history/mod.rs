@@ -113,11 +113,21 @@ impl Subject {
     }
 }
 
-/// The session a caller names, by name or handle: an open one, else the newest that the journal knows.
-pub async fn find(sessions: &Sessions, journal: &Journal, caller: &Caller, target: &str) -> Result<Subject, Error> {
+/// The session a caller names, by name or handle: an open one, else the newest that the journal knows. Without a name the caller's own,
+/// or the last one that was.
+pub async fn find(
+    sessions: &Sessions,
+    journal: &Journal,
+    caller: &Caller,
+    target: Option<&str>,
+) -> Result<Subject, Error> {
     if !caller.may(Scope::Read) {
         return Err(session::Error::NotAllowed("read histories").into());
     }
+    let target = &match target.or(caller.settings.session.as_deref()) {
+        Some(target) => target.to_owned(),
+        None => sessions.last_own(caller).await?,
+    };
     let unknown = match sessions.find(caller, target) {
         Ok(session) => {
             let status = session.status();

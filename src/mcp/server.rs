@@ -281,6 +281,14 @@ impl Call<'_> {
         }
     }
 
+    /// The same of one that is known by its handle, if it is open.
+    pub fn about_handle(&self, handle: &str) {
+        if let Ok(session) = self.daemon.sessions.find(&self.caller, handle) {
+            self.reached(&session.info.name);
+            self.about(&session);
+        }
+    }
+
     pub fn note(&self, notes: Vec<String>) {
         self.notes.lock().expect("no panic while locked").extend(notes);
     }
@@ -522,7 +530,7 @@ impl Server {
     }
 
     async fn subject(&self, caller: &Caller, target: &str) -> Result<history::Subject, ErrorData> {
-        let found = history::find(&self.daemon.sessions, &self.daemon.journal, caller, target).await;
+        let found = history::find(&self.daemon.sessions, &self.daemon.journal, caller, Some(target)).await;
         found.map_err(|error| ErrorData::resource_not_found(format!("{error}; {}", error.hint()), None))
     }
 

@@ -82,10 +82,12 @@ pub enum Error {
     Gone,
     #[error("the worker ended while it was asked")]
     DiedAsked,
-    #[error("the session `{target}` is stopped already")]
+    #[error("the session `{target}` is stopped: it has no process now")]
     Stopped { target: String },
     #[error("you have no session yet")]
     NoDefault,
+    #[error("no target was named, and calls like this one have no session of their own")]
+    NoOwn,
     #[error("there is no save `{restore}`")]
     NoSave { restore: String, known: Vec<String> },
     #[error("a file of pylair's own could not be written or read")]
@@ -139,7 +141,7 @@ impl Error {
             Self::Gone => "session_gone",
             Self::DiedAsked => "worker_died",
             Self::Stopped { .. } => "stopped_session",
-            Self::NoDefault => "no_session",
+            Self::NoDefault | Self::NoOwn => "no_session",
             Self::NoSave { .. } => "unknown_save",
             Self::Store(_) => "store_unavailable",
             Self::Workspace(_) => "file_error",
@@ -237,8 +239,11 @@ impl Error {
             Self::DiedAsked => {
                 "the session was brought back; its next answer says to where, and what is lost".to_owned()
             }
-            Self::Stopped { .. } => "its definition is kept; forget=true removes it".to_owned(),
+            Self::Stopped { .. } => {
+                "execute starts it again; close_session(forget=true) removes what is kept of it".to_owned()
+            }
             Self::NoDefault => "execute opens one, or name one with `target` (list_targets shows them)".to_owned(),
+            Self::NoOwn => "pass `target` with the session that the answer of execute named".to_owned(),
             Self::NoSave { known, .. } if known.is_empty() => "nothing was saved yet; save_session does".to_owned(),
             Self::NoSave { known, .. } => {
                 format!("saves, newest first: {}", known.iter().take(20).cloned().collect::<Vec<_>>().join(", "))

@@ -1,6 +1,9 @@
 //! What became of sessions that are gone, as far as the journal knows: also of those whose daemon was killed.
 
-use super::{Error, Session, Sessions, keeping::named};
+use super::{
+    Error, Session, Sessions,
+    keeping::{default_key, named},
+};
 use crate::{
     caller::{Caller, Door},
     hash,
@@ -13,9 +16,12 @@ const LOOKED_AT: usize = 200;
 impl Sessions {
     /// The open session a caller names, or what became of it.
     pub async fn find_or_tell(&self, caller: &Caller, target: &str) -> Result<Session, Error> {
-        match self.find(caller, target) {
-            Err(error) => Err(self.tell_gone(caller, error).await),
-            found => found,
+        match (self.find(caller, target), self.stopped(caller, target)) {
+            (Err(Error::Unknown { .. } | Error::Closed { .. }), Some(stopped)) => {
+                Err(Error::Stopped { target: stopped.name })
+            }
+            (Err(error), _) => Err(self.tell_gone(caller, error).await),
+            (found, _) => found,
         }
     }
 
@@ -42,6 +48,19 @@ impl Sessions {
             Door::Bridge | Door::Http => format!("get_history(target=\"{handle}\")"),
         };
         format!("{NEW}: the one before is gone ({reason}); {history} shows what ran in it")
+    }
+
+    /// The handle of the caller's own session, or of the last one that was, which may be gone.
+    pub async fn last_own(&self, caller: &Caller) -> Result<String, Error> {
+        let none = match self.own_or_tell(caller) {
+            Ok(own) => return Ok(own),
+            Err(none) => none,
+        };
+        let Some(key) = default_key(&caller.default_session) else { return Err(none) };
+        match self.parts.journal.opened_default(&caller.owner, &fingerprint(&key)).await {
+            Ok(Some(opened)) => Ok(opened.target.to_string()),
+            _ => Err(none),
+        }
     }
 
     /// Why a session is gone. A daemon that is killed cannot write that down; everything else that ends a session is written down last.

@@ -135,20 +135,19 @@ impl Sessions {
         drop(slot);
         match caller.default_session {
             DefaultSession::Main => self.reach(caller, "main").await.map_err(|_| Error::NoDefault),
-            _ => Err(Error::NoDefault),
+            _ => Err(no_own(caller)),
         }
+    }
+
+    /// The handle of the caller's own session, or why there is none.
+    pub fn own_or_tell(&self, caller: &Caller) -> Result<String, Error> {
+        self.own(caller).ok_or_else(|| no_own(caller))
     }
 
     /// Starts the caller's default session of an earlier daemon, if there was one.
     pub(super) async fn stopped_default(&self, caller: &Caller) -> Result<Option<Session>, Error> {
         let Some(key) = default_key(&caller.default_session) else { return Ok(None) };
-        let find = || {
-            let stopped = self.stopped.lock().expect("no panic while locked");
-            let mine = |definition: &&Definition| {
-                *definition.owner == *caller.owner && definition.default_of.as_ref() == Some(&key)
-            };
-            stopped.iter().find(mine).cloned()
-        };
+        let find = || self.stopped_default_definition(caller, &key);
         let Some(definition) = find() else { return Ok(None) };
         let turn = self.turn_to_revive(&definition).await?;
         // Somebody may have started it by its name meanwhile.
@@ -162,7 +161,15 @@ impl Sessions {
         }
     }
 
-    fn stopped(&self, caller: &Caller, target: &str) -> Option<Definition> {
+    pub(super) fn stopped_default_definition(&self, caller: &Caller, key: &str) -> Option<Definition> {
+        let stopped = self.stopped.lock().expect("no panic while locked");
+        let is_own = |definition: &&Definition| {
+            *definition.owner == *caller.owner && definition.default_of.as_deref() == Some(key)
+        };
+        stopped.iter().find(is_own).cloned()
+    }
+
+    pub(super) fn stopped(&self, caller: &Caller, target: &str) -> Option<Definition> {
         let wanted = target.strip_prefix("session:").unwrap_or(target);
         let stopped = self.stopped.lock().expect("no panic while locked");
         let is_meant = |definition: &&Definition| {
@@ -393,6 +400,11 @@ impl Sessions {
             }
         }
     }
+}
+
+/// Why a call without a target means no session.
+fn no_own(caller: &Caller) -> Error {
+    if caller.default_session == DefaultSession::Fresh { Error::NoOwn } else { Error::NoDefault }
 }
 
 pub(super) fn named(target: &str) -> &str {

@@ -304,6 +304,9 @@ pub struct Status {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub responsiveness_ms: Option<f64>,
     pub keep: bool,
+    /// Whether calls of yours without a target go to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mine: Option<bool>,
     /// What its sandbox promises and does not hold, where that is allowed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sandbox_missing: Option<String>,
@@ -320,7 +323,8 @@ fn is_zero(count: &usize) -> bool {
 impl Status {
     /// In one line, for a model or a person.
     pub fn line(&self) -> String {
-        let mut line = format!("{} ({}): {}", self.name, self.handle, self.state.as_str());
+        let mine = if self.mine == Some(true) { ", yours" } else { "" };
+        let mut line = format!("{} ({}{mine}): {}", self.name, self.handle, self.state.as_str());
         if !self.python.is_empty() {
             let _infallible = write!(line, ", Python {}", self.python);
         }
@@ -821,6 +825,7 @@ impl Session {
             threads: used.map(|used| used.threads),
             responsiveness_ms: None,
             keep: self.info.definition.keep,
+            mine: None,
             sandbox_missing: live.missing.clone(),
             enforced: Vec::new(),
         }

@@ -28,6 +28,7 @@ use crate::{
     python::{self, Choice, Interpreter, Search},
     rights,
     sandbox::{self, Profile, Terms, Wish, rules::Asker},
+    target::Reference,
     turns::Turns,
 };
 
@@ -113,7 +114,62 @@ impl Sessions {
     pub fn statuses(&self, caller: &Caller) -> Vec<Status> {
         let mut statuses: Vec<_> = self.list(caller).iter().map(Session::status).collect();
         statuses.extend(self.list_stopped(caller));
+        let own = self.own(caller);
+        for status in &mut statuses {
+            status.mine = Some(own.as_deref() == Some(&status.handle));
+        }
         statuses
+    }
+
+    /// Says whether it is the caller's own.
+    pub fn marked(&self, caller: &Caller, status: Status) -> Status {
+        Status { mine: Some(self.own(caller).as_deref() == Some(&status.handle)), ..status }
+    }
+
+    /// The handle of the caller's own session, which a call without a target means: open, being opened or stopped. Never waits.
+    pub fn own(&self, caller: &Caller) -> Option<String> {
+        let named = |name: &str| {
+            let open = self.find(caller, name).map(|session| session.info.handle.to_string());
+            open.ok().or_else(|| self.stopped(caller, name).map(|definition| definition.handle))
+        };
+        if let Some(target) = &caller.settings.session {
+            return match target.parse() {
+                Ok(Reference::Session(name) | Reference::Name(name)) => named(&name),
+                _ => None,
+            };
+        }
+        let open_main = (caller.default_session == DefaultSession::Main).then(|| self.find(caller, "main").ok());
+        if let Some(session) = open_main.flatten() {
+            return Some(session.info.handle.to_string());
+        }
+        let slot_key = (caller.owner.clone(), caller.default_session.clone());
+        let slot = self.defaults.lock().expect("no panic while locked").get(&slot_key).cloned();
+        let key = keeping::default_key(&caller.default_session)?;
+        let registry = self.registry.lock().expect("no panic while locked");
+        match slot.as_ref().map(|slot| slot.try_lock()) {
+            Some(Ok(handle)) => {
+                if let Some(handle) = handle.as_ref().filter(|handle| registry.open.contains_key(*handle)) {
+                    return Some(handle.to_string());
+                }
+            }
+            // It is being opened, or was a moment ago.
+            Some(Err(_)) => {
+                let mut all = registry.starting.values().chain(registry.open.values());
+                let is_own = |session: &&Session| {
+                    session.info.owner == caller.owner && session.info.definition.default_of.as_ref() == Some(&key)
+                };
+                if let Some(session) = all.find(is_own) {
+                    return Some(session.info.handle.to_string());
+                }
+            }
+            None => {}
+        }
+        drop(registry);
+        let stopped = self.stopped_default_definition(caller, &key);
+        stopped.map(|definition| definition.handle).or_else(|| {
+            let is_main = caller.default_session == DefaultSession::Main;
+            is_main.then(|| self.stopped(caller, "main")).flatten().map(|definition| definition.handle)
+        })
     }
 
     /// The open session a caller names, by name or handle.

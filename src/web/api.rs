@@ -211,6 +211,19 @@ pub(super) async fn caller_with_target(daemon: &Arc<Daemon>, entrance: Entrance,
     }
 }
 
+/// The caller of a request that may leave out what it means.
+async fn caller_of(
+    daemon: &Arc<Daemon>,
+    entrance: Entrance,
+    from: Origin,
+    named: Option<&str>,
+) -> Result<Caller, ApiError> {
+    match named {
+        Some(_) => Ok(caller_with_target(daemon, entrance, from).await),
+        None => caller(daemon, entrance, from).await,
+    }
+}
+
 /// Where somebody from elsewhere says to be counts only if all files are open to him anyway.
 fn visitor(daemon: &Daemon, visit: &Visit, from: Origin) -> Caller {
     let mut caller = daemon.visiting_caller(visit, "http", DefaultSession::Main);
@@ -347,10 +360,7 @@ async fn execute(
         Entrance::Unix(_) => None,
     };
     let client = body.from.client.as_deref().map(client_name);
-    let mut caller = match &body.target {
-        Some(_) => caller_with_target(&daemon, entrance, body.from).await,
-        None => caller(&daemon, entrance, body.from).await?,
-    };
+    let mut caller = caller_of(&daemon, entrance, body.from, body.target.as_deref()).await?;
     permit(&daemon, &caller, "execute", &raw)?;
     let timeout = match body.timeout_s {
         Some(value) => {
@@ -522,14 +532,15 @@ async fn interrupt(
     body: Bytes,
 ) -> Result<Response, ApiError> {
     let body: TargetBody = parse(&body)?;
-    let caller = caller_with_target(&daemon, entrance, body.from).await;
+    let named = body.target.as_deref().or(body.job.as_deref());
+    let caller = caller_of(&daemon, entrance, body.from, named).await?;
     let target = match (&body.target, &body.job) {
         (Some(target), _) => daemon.target(&caller, Some(target), Purpose::AsItIs).await?,
         (None, Some(job)) => {
             let known = daemon.job(&caller, job).await?;
             daemon.target_of_job(&caller, &known)?
         }
-        (None, None) => return Err(ApiError::bad("neither target nor job was given", "name a session or a job")),
+        (None, None) => daemon.target(&caller, None, Purpose::AsItIs).await?,
     };
     let record = daemon.audit.call(&caller, "interrupt");
     let name = target.name();
@@ -546,8 +557,19 @@ async fn interrupt(
 }
 
 async fn sessions(State(daemon): State<Arc<Daemon>>, Extension(entrance): Extension<Entrance>) -> Response {
-    let caller = caller_with_target(&daemon, entrance, Origin::default()).await;
-    let sessions = daemon.sessions.statuses(&caller);
+    let own = caller(&daemon, entrance.clone(), Origin::default()).await;
+    let is_known = own.is_ok();
+    let caller = match own {
+        Ok(caller) => caller,
+        Err(_) => caller_with_target(&daemon, entrance, Origin::default()).await,
+    };
+    let mut sessions = daemon.sessions.statuses(&caller);
+    if !is_known {
+        // Two clients are equally near, and each has one of its own.
+        for session in &mut sessions {
+            session.mine = None;
+        }
+    }
     Json(serde_json::json!({"sessions": sessions})).into_response()
 }
 
@@ -589,14 +611,17 @@ async fn close(
     body: Bytes,
 ) -> Result<Response, ApiError> {
     let body: TargetBody = parse(&body)?;
-    let caller = caller_with_target(&daemon, entrance, body.from).await;
-    let target = body.target.ok_or_else(|| ApiError::bad("no target was given", "name a session"))?;
+    let caller = caller_of(&daemon, entrance, body.from, body.target.as_deref()).await?;
+    let target = match body.target {
+        Some(target) => target,
+        None => daemon.own_target(&caller)?,
+    };
     let mut record = daemon.audit.call(&caller, "close_session");
     if body.forget {
         record.detail("forget", true.into());
     }
     let session = daemon.sessions.find(&caller, &target).ok();
-    let closed = conclude(record, Some(&target), daemon.close_target(&caller, &target, body.forget).await)?;
+    let closed = conclude(record, Some(&target), daemon.close_target(&caller, Some(&target), body.forget).await)?;
     let answer = Json(serde_json::json!({"closed": closed}));
     Ok(match session {
         Some(session) => about(&session, answer),
@@ -619,12 +644,11 @@ async fn find(
     body: Bytes,
 ) -> Result<Response, ApiError> {
     let body: TargetBody = parse(&body)?;
-    let caller = match &body.target {
-        Some(_) => caller_with_target(&daemon, entrance, body.from).await,
-        None => caller(&daemon, entrance, body.from).await?,
-    };
+    let caller = caller_of(&daemon, entrance, body.from, body.target.as_deref()).await?;
     Ok(match daemon.target(&caller, body.target.as_deref(), Purpose::Run).await? {
-        Target::Session(session) => about(&session, Json(Found::Session(session.status()))),
+        Target::Session(session) => {
+            about(&session, Json(Found::Session(daemon.sessions.marked(&caller, session.status()))))
+        }
         Target::App(app) => Json(Found::App(app.status().await)).into_response(),
         Target::Tests(_) => return Err(targets::Error::TestsOnly { what: "that" }.into()),
     })
@@ -632,7 +656,7 @@ async fn find(
 
 #[derive(Debug, Deserialize)]
 struct HistoryQuery {
-    target: String,
+    target: Option<String>,
     limit: Option<usize>,
     before: Option<u64>,
     max_chars: Option<usize>,
@@ -643,8 +667,8 @@ async fn read_history(
     Extension(entrance): Extension<Entrance>,
     Query(query): Query<HistoryQuery>,
 ) -> Result<Response, ApiError> {
-    let caller = caller_with_target(&daemon, entrance, Origin::default()).await;
-    let subject = history::find(&daemon.sessions, &daemon.journal, &caller, &query.target).await?;
+    let caller = caller_of(&daemon, entrance, Origin::default(), query.target.as_deref()).await?;
+    let subject = history::find(&daemon.sessions, &daemon.journal, &caller, query.target.as_deref()).await?;
     let limit = query.limit.unwrap_or(history::DEFAULT_LIMIT);
     let max_chars = query.max_chars.unwrap_or(caller.settings.max_chars);
     let page = history::page(&daemon.journal, &subject, limit, query.before, max_chars).await?;
@@ -665,7 +689,7 @@ async fn events(
     Query(query): Query<EventsQuery>,
 ) -> Result<Response, ApiError> {
     let caller = caller_with_target(&daemon, entrance, Origin::default()).await;
-    let subject = history::find(&daemon.sessions, &daemon.journal, &caller, &query.target).await?;
+    let subject = history::find(&daemon.sessions, &daemon.journal, &caller, Some(&query.target)).await?;
     let after = query.after.unwrap_or_else(|| daemon.journal.last_seq());
     let events = daemon.journal.follow(Some(&subject.owner), Some(&subject.handle), after);
     let lines = events.map(|event| {
@@ -712,10 +736,7 @@ async fn complete(
     body: Bytes,
 ) -> Result<Response, ApiError> {
     let body: CompleteBody = parse(&body)?;
-    let caller = match &body.target {
-        Some(_) => caller_with_target(&daemon, entrance, body.from).await,
-        None => caller(&daemon, entrance, body.from).await?,
-    };
+    let caller = caller_of(&daemon, entrance, body.from, body.target.as_deref()).await?;
     let target = daemon.target(&caller, body.target.as_deref(), Purpose::Look).await?;
     let cursor = body.cursor.unwrap_or_else(|| body.code.chars().count());
     let completion: Completion = target.look(&caller, Op::Complete { cursor }, body.code.into_bytes()).await?;
@@ -727,7 +748,7 @@ async fn complete(
 
 #[derive(Debug, Deserialize)]
 struct ExportQuery {
-    target: String,
+    target: Option<String>,
     format: Format,
 }
 
@@ -737,8 +758,8 @@ async fn export(
     Extension(entrance): Extension<Entrance>,
     Query(query): Query<ExportQuery>,
 ) -> Result<Response, ApiError> {
-    let caller = caller_with_target(&daemon, entrance, Origin::default()).await;
-    let subject = history::find(&daemon.sessions, &daemon.journal, &caller, &query.target).await?;
+    let caller = caller_of(&daemon, entrance, Origin::default(), query.target.as_deref()).await?;
+    let subject = history::find(&daemon.sessions, &daemon.journal, &caller, query.target.as_deref()).await?;
     let export = history::export(&daemon.journal, &daemon.sessions.parts.outputs, &subject, query.format).await?;
     // What a session printed is never a page of this server's own.
     let headers = [

@@ -14,7 +14,7 @@ fn sessions_lists_what_is_open() {
     home.run(&["exec", "1"]);
     let listed = home.run(&["sessions"]).stdout;
     let rows: Vec<Vec<&str>> = listed.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(rows[0], ["NAME", "STATE", "CELL", "PYTHON", "SANDBOX", "MB", "DIRECTORY"]);
+    assert_eq!(rows[0], ["NAME", "STATE", "CELL", "PYTHON", "SANDBOX", "MB", "MINE", "DIRECTORY"]);
     assert_eq!((rows[1][0], rows[1][1], rows[1][2]), ("main", "idle", "1"), "{listed}");
     assert_eq!(rows[1].last().copied(), home.work().to_str());
 }

@@ -13,7 +13,7 @@ use crate::support::{
 };
 
 async fn find(core: &Core, target: &str) -> Subject {
-    history::find(&core.daemon.sessions, &core.daemon.journal, &core.caller, target).await.expect("it is known")
+    history::find(&core.daemon.sessions, &core.daemon.journal, &core.caller, Some(target)).await.expect("it is known")
 }
 
 /// A page as callers get it.

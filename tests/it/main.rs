@@ -47,6 +47,7 @@ mod interrupt;
 mod jobs;
 mod limits;
 mod look;
+mod mine;
 mod news;
 mod order;
 mod output;

@@ -328,7 +328,9 @@ fn installs_are_part_of_the_history_and_of_exports() {
         branch.value("import tabulate").await;
         session.value("import tabulate").await;
         let find = async |target: &str| {
-            history::find(&core.daemon.sessions, &core.daemon.journal, &core.caller, target).await.expect("it is known")
+            history::find(&core.daemon.sessions, &core.daemon.journal, &core.caller, Some(target))
+                .await
+                .expect("it is known")
         };
         let page = history::page(&core.daemon.journal, &find(&name).await, 20, None, 25_000).await.expect("it is read");
         let page = serde_json::to_value(page).expect("it is JSON");

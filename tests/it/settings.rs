@@ -168,7 +168,7 @@ fn what_holds_for_the_whole_daemon_is_told_once_to_whoever_has_it_otherwise() {
     let answer = third.execute(WAIT_FOREVER);
     assert!(notes_of(&answer).contains("`max_sessions` is 200 (default), not 7 ("), "{answer}");
     assert_eq!(answer["outcome"], "running", "its wait_s is its own");
-    third.data("get_job", &json!({"job": answer["job"], "cancel": true, "wait_s": 60, "output": "json"}));
+    third.data("interrupt", &json!({}));
     assert!(home.run(&["stop"]).status.success());
     let mut third = home.another_client(&other);
     assert!(!notes_of(&third.execute("1")).contains("session_ttl_s"), "it was started with these settings");
@@ -222,6 +222,7 @@ fn a_floor_holds_for_a_second_bridge_whatever_its_settings_say() {
     );
     assert!(notes_of(&opened).contains("`sandbox_best_effort` is false (default), not true"), "{opened}");
     assert_eq!(second.failure("execute", &json!({"code": "1"}))["kind"], "not_allowed", "an app is outside");
+    assert_eq!(second.failure("close_session", &json!({}))["kind"], "not_allowed");
     let much = second.failure("open_session", &json!({"sandbox": {"memory_mb": 501}}));
     assert!(much["message"].as_str().is_some_and(|message| message.contains("over the limit of 500")), "{much}");
 }
@@ -235,14 +236,17 @@ fn the_default_target_of_a_bridge_is_what_pylair_session_says() {
     assert_eq!(second.execute("y")["result"], "'at work'");
     let seen = second.data("inspect", &json!({"path": "y"}));
     assert!(seen.to_string().contains("at work"), "{seen}");
-    second.data("close_session", &json!({"target": "work"}));
+    assert_eq!(second.data("get_status", &json!({}))["default_target"], "work");
+    second.data("undo", &json!({}));
+    assert_eq!(second.data("close_session", &json!({}))["closed"], "work");
     let gone = second.failure("execute", &json!({"code": "1"}));
     assert_eq!(gone["kind"], "closed_session", "it is no new session: {gone}");
     assert!(gone["hint"].as_str().is_some_and(|hint| hint.contains("PYLAIR_SESSION says `work`")), "{gone}");
     let app = AppProcess::start(&home, "pylair.register('shelf', {'tea': 3})", "app_id='shop'");
     let mut third = home.another_client(&[("PYLAIR_SESSION", "app:shop")]);
     assert_eq!(third.execute("shelf['tea']")["result"], "3");
-    assert_eq!(third.failure("run_file", &json!({"path": "x.py"}))["kind"], "sessions_only");
+    assert_eq!(third.data("get_status", &json!({}))["default_target"], "app:shop");
+    assert_eq!(third.failure("undo", &json!({}))["kind"], "sessions_only");
     assert_eq!(first.data("list_targets", &json!({"kind": "session"}))["sessions"].as_array().map(Vec::len), Some(1));
     drop(app);
 }
@@ -260,6 +264,12 @@ fn a_shell_beside_a_bridge_finds_its_default_target() {
     client.initialize();
     client.execute("x = 'found'");
     assert_eq!(home.run(&["exec", "x"]).stdout, "'found'\n");
+    let listed = home.run(&["sessions", "--json"]).stdout;
+    let listed: Value = serde_json::from_str(&listed).expect("JSON");
+    assert_eq!(
+        (listed["sessions"][0]["name"].as_str(), listed["sessions"][0]["mine"].as_bool()),
+        (Some("work"), Some(true))
+    );
 }
 
 /// A program on the path.

@@ -136,7 +136,8 @@ fn wrong_arguments_get_one_clear_error_with_a_hint() {
         ),
         ("execute", json!({"code": "1", "target": "nowhere"}), "unknown_session", "there is no session `nowhere`"),
         ("interrupt", json!({"target": "nowhere"}), "unknown_session", "open sessions: taken"),
-        ("close_session", json!({}), "bad_argument", "`target` is missing"),
+        ("get_job", json!({}), "bad_argument", "`job` is missing"),
+        ("close_session", json!({}), "no_session", "you have no session yet"),
         (
             "restart_session",
             json!({"target": "taken", "mode": "hard"}),

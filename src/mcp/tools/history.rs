@@ -16,8 +16,8 @@ const MAX_TEXT_BYTES: usize = 100_000;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HistoryArgs {
-    /// Session name or handle
-    target: String,
+    /// Session name or handle; yours if left out
+    target: Option<String>,
     /// Cells to show, at most 100 (default 20)
     limit: Option<usize>,
     /// Show cells before this one: `next_before` of the last answer
@@ -27,8 +27,9 @@ pub struct HistoryArgs {
 pub async fn get_history(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: HistoryArgs = parse(&call)?;
     let daemon = call.daemon;
-    daemon.refuse_app(&call.caller, &args.target, call.tool).await?;
-    let subject = history::find(&daemon.sessions, &daemon.journal, &call.caller, &args.target).await?;
+    daemon.refuse_app(&call.caller, args.target.as_deref(), call.tool).await?;
+    let subject = history::find(&daemon.sessions, &daemon.journal, &call.caller, args.target.as_deref()).await?;
+    call.about_handle(&subject.handle);
     let limit = args.limit.unwrap_or(history::DEFAULT_LIMIT);
     let page = history::page(&daemon.journal, &subject, limit, args.before, call.caller.settings.max_chars).await?;
     Ok(render::data(&page, Some(history::page_text(&page))))
@@ -37,8 +38,7 @@ pub async fn get_history(call: Call<'_>) -> Result<CallToolResult, ToolError> {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExportArgs {
-    /// Session name or handle
-    target: String,
+    target: Option<String>,
     format: Format,
 }
 
@@ -59,8 +59,9 @@ pub struct Exported {
 pub async fn export_session(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: ExportArgs = parse(&call)?;
     let daemon = call.daemon;
-    daemon.refuse_app(&call.caller, &args.target, call.tool).await?;
-    let subject = history::find(&daemon.sessions, &daemon.journal, &call.caller, &args.target).await?;
+    daemon.refuse_app(&call.caller, args.target.as_deref(), call.tool).await?;
+    let subject = history::find(&daemon.sessions, &daemon.journal, &call.caller, args.target.as_deref()).await?;
+    call.about_handle(&subject.handle);
     let export = history::export(&daemon.journal, &daemon.sessions.parts.outputs, &subject, args.format).await?;
     let bytes = export.text.len();
     let summary = format!("[{} cells, {bytes} bytes: {}]", export.cells, export.resource);

@@ -185,15 +185,14 @@ async fn run_around(
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UndoArgs {
-    /// Session name or handle
-    target: String,
+    target: Option<String>,
     /// Go back to the end of this cell (0: the start); the cell before the newest if left out
     to: Option<u64>,
 }
 
 pub async fn undo(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: UndoArgs = parse(&call)?;
-    let session = call.session(Some(&args.target), Purpose::Run).await?;
+    let session = call.session(args.target.as_deref(), Purpose::Change).await?;
     let _reserved = call.reserve(&session, false).await?;
     Ok(render::data(&session.undo(args.to).await?, None))
 }
@@ -201,8 +200,7 @@ pub async fn undo(call: Call<'_>) -> Result<CallToolResult, ToolError> {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BranchArgs {
-    /// Session name or handle
-    target: String,
+    target: Option<String>,
     /// Of the new session
     name: Option<String>,
     /// As it was after this cell; as it is now if left out
@@ -211,7 +209,7 @@ pub struct BranchArgs {
 
 pub async fn branch(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: BranchArgs = parse(&call)?;
-    let original = call.session(Some(&args.target), Purpose::Run).await?;
+    let original = call.session(args.target.as_deref(), Purpose::Change).await?;
     let _reserved = call.reserve(&original, true).await?;
     let session = call.daemon.sessions.branch(&call.caller, &original.info.handle, args.name, args.at).await?;
     let status = session.status();
@@ -403,20 +401,19 @@ async fn report_progress(call: &Call<'_>, job: &Job, token: rmcp::model::Progres
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TargetArgs {
-    /// Session name or handle
-    target: String,
+    target: Option<String>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InterruptArgs {
-    /// A session, or an app as app:ID
-    target: String,
+    /// A session, or an app as app:ID; yours if left out
+    target: Option<String>,
 }
 
 pub async fn interrupt(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: InterruptArgs = parse(&call)?;
-    let target = call.target(Some(&args.target), Purpose::AsItIs).await?.open_to(&call.caller)?;
+    let target = call.target(args.target.as_deref(), Purpose::AsItIs).await?.open_to(&call.caller)?;
     Ok(render::data(&target.interrupt(None).await?, None))
 }
 
@@ -495,8 +492,7 @@ pub async fn open(call: Call<'_>) -> Result<CallToolResult, ToolError> {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RestartArgs {
-    /// Session name or handle
-    target: String,
+    target: Option<String>,
     /// `restart` (default): a new process; `clear`: the same one with its variables gone
     mode: Option<RestartMode>,
     /// Bring back what can be saved of the variables
@@ -511,7 +507,7 @@ pub struct Restarted {
 
 pub async fn restart(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: RestartArgs = parse(&call)?;
-    let session = call.session(Some(&args.target), Purpose::Run).await?;
+    let session = call.session(args.target.as_deref(), Purpose::Change).await?;
     let mode = args.mode.unwrap_or_default();
     let keeps_variables = args.keep_variables.unwrap_or_default();
     // A new process is how a session is had back whatever it runs: that waits for nothing.
@@ -531,8 +527,8 @@ pub async fn restart(call: Call<'_>) -> Result<CallToolResult, ToolError> {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CloseArgs {
-    /// A session, or an app as app:ID
-    target: String,
+    /// A session, or an app as app:ID; yours if left out
+    target: Option<String>,
     /// Also remove the definition of a kept session
     forget: Option<bool>,
 }
@@ -545,13 +541,18 @@ pub struct Closed {
 pub async fn close(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: CloseArgs = parse(&call)?;
     call.in_turn().await;
-    let closed = call.daemon.close_target(&call.caller, &args.target, args.forget.unwrap_or_default()).await?;
+    let forget = args.forget.unwrap_or_default();
+    if let (None, Ok(own)) = (&args.target, call.daemon.own_target(&call.caller)) {
+        call.about_handle(&own);
+    }
+    let closed = call.daemon.close_target(&call.caller, args.target.as_deref(), forget).await?;
+    call.reached(&closed);
     Ok(render::data(&Closed { closed }, None))
 }
 
 pub async fn save(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: TargetArgs = parse(&call)?;
-    let session = call.session(Some(&args.target), Purpose::AsItIs).await?.open_to(&call.caller)?;
+    let session = call.session(args.target.as_deref(), Purpose::AsItIs).await?.open_to(&call.caller)?;
     let _reserved = call.reserve(&session, false).await?;
     Ok(render::data(&call.daemon.sessions.save(&session).await?, None))
 }
