@@ -82,6 +82,23 @@ pub struct Caller {
     /// The least confined profile that the settings leave to anybody, if they have such a floor.
     pub floor: Option<Profile>,
     pub settings: Arc<CallerSettings>,
+    /// The program that asks, where that is a local one: the one that started the bridge or the command.
+    pub program: Option<Arc<Program>>,
+}
+
+/// A process and what it is called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    pub name: String,
+    pub process: Process,
+}
+
+impl Program {
+    /// The process that started this one.
+    pub fn above(ancestry: &[Ancestor]) -> Option<Arc<Self>> {
+        let parent = ancestry.get(1)?;
+        Some(Arc::new(Self { name: client_name(&parent.name), process: parent.process }))
+    }
 }
 
 /// The token a caller came with, and from where.
@@ -101,6 +118,50 @@ impl Caller {
     /// Whether it was let in with this scope, whatever the settings leave of it.
     pub fn has(&self, scope: Scope) -> bool {
         self.scopes.iter().any(|own| own.includes(scope))
+    }
+}
+
+/// Who did something, for those who find it done.
+#[derive(Debug, Clone)]
+pub struct Signature {
+    words: String,
+    default_session: DefaultSession,
+    program: Option<Arc<Program>>,
+}
+
+impl Signature {
+    /// Who it was, for anybody to read.
+    pub fn words(&self) -> &str {
+        &self.words
+    }
+
+    /// Who it was, for this caller to read.
+    pub fn words_for(&self, caller: &Caller) -> &str {
+        let is_same = match &caller.default_session {
+            DefaultSession::ProcessTree(_) | DefaultSession::McpSession(_) => {
+                self.default_session == caller.default_session
+            }
+            // All shells that belong to no client have the same default session, and so have all requests with a token.
+            DefaultSession::Main => self.program.is_some() && self.program == caller.program,
+            DefaultSession::Fresh => false,
+        };
+        if is_same { "you" } else { &self.words }
+    }
+}
+
+impl Caller {
+    pub fn signature(&self) -> Signature {
+        let client = &self.client;
+        let program = self.program.as_ref();
+        let program = program.map(|program| format!("{}, process {}", program.name, program.process.pid));
+        let words = match (self.door, &self.credential, program) {
+            (Door::Http, Some(credential), _) => format!("the client {client} with the token `{}`", credential.token),
+            (Door::Cli, _, Some(program)) => format!("a command started by {program}"),
+            (Door::Cli, _, None) => "a command".to_owned(),
+            (_, _, Some(program)) => format!("the MCP client {client} ({program})"),
+            (_, _, None) => format!("the client {client}"),
+        };
+        Signature { words, default_session: self.default_session.clone(), program: self.program.clone() }
     }
 }
 

@@ -332,6 +332,7 @@ mod tests {
             credential: None,
             floor: Some(Profile::Sealed),
             settings: std::sync::Arc::new(usual.caller),
+            program: None,
         }
     }
 

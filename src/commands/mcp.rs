@@ -309,6 +309,7 @@ fn standalone(selection: Selection, flags: &Flags, surroundings: &Surroundings) 
             credential: None,
             floor: daemon.config.sandbox.floor(),
             settings: Arc::new(daemon.config.caller.clone()),
+            program: None,
         };
         let stop = daemon.shutdown.clone();
         let left = caller.sender.left.clone();

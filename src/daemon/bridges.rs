@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Daemon, Holder, VERSION};
 use crate::{
     bridge::{Answer, Hello},
-    caller::{self, Caller, DefaultSession, Door, Scope},
+    caller::{self, Caller, DefaultSession, Door, Program, Scope},
     config::Unheeded,
     descriptor::readable,
     mcp::{
@@ -190,6 +190,7 @@ fn caller_behind(daemon: &Daemon, bridge: rustix::process::Pid, hello: Hello) ->
         credential: None,
         floor: daemon.config.sandbox.floor(),
         settings: Arc::new(settings),
+        program: Program::above(&ancestry),
     };
     daemon.remember_client(ancestry, &caller);
     (caller, notes)

@@ -178,8 +178,8 @@ impl Frozen {
     }
 
     /// Ends a copy because somebody wants it.
-    pub(super) async fn close(copy: &App) -> Result<(), Error> {
-        Ok(copy.end("somebody closed it").await?)
+    pub(super) async fn close(copy: &App, caller: &Caller) -> Result<(), Error> {
+        Ok(copy.end(&format!("{} closed it", caller.signature().words())).await?)
     }
 
     async fn end(&self, entry: &Entry, reason: &str) {

@@ -27,7 +27,7 @@ use crate::{
     app::Apps,
     audit::{Audit, Line, What},
     budget::Use,
-    caller::{self, Ancestor, Caller, DefaultSession, Door, Scope},
+    caller::{self, Ancestor, Caller, DefaultSession, Door, Program, Scope},
     clock::{self, Clock},
     config::{CallerSettings, Config, Introduction, Places, Unheeded},
     failures::Failures,
@@ -332,7 +332,7 @@ impl Daemon {
             caller.settings = Arc::new(CallerSettings { session: Some(session), ..(*caller.settings).clone() });
         }
         let sender = Sender::new(SenderId::Processes(caller::tree_of(&chain, &default_session)));
-        Ok(Caller { client, default_session, sender, ..caller })
+        Ok(Caller { client, default_session, sender, program: Program::above(&chain), ..caller })
     }
 
     /// A caller that came in over TCP with a token.
@@ -349,6 +349,7 @@ impl Daemon {
             credential: Some(visit.credential.clone()),
             floor: self.config.sandbox.floor(),
             settings: self.settings.clone(),
+            program: None,
         }
     }
 
@@ -373,6 +374,7 @@ impl Daemon {
             credential: None,
             floor: self.config.sandbox.floor(),
             settings: Arc::new(settings),
+            program: None,
         }
     }
 

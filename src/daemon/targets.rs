@@ -295,7 +295,7 @@ impl Daemon {
             Err(session::Error::Gone | session::Error::Unknown { .. } | session::Error::Closed { .. }) => {
                 match self.target(caller, Some(named), Purpose::AsItIs).await? {
                     Target::App(app) if app.entry.is_frozen() => {
-                        Frozen::close(&app).await?;
+                        Frozen::close(&app, caller).await?;
                         Ok(app.name())
                     }
                     Target::App(app) => {

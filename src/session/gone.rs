@@ -42,7 +42,11 @@ impl Sessions {
         let Some(default_of) = default_of.map(fingerprint) else { return NEW.to_owned() };
         let before = self.parts.journal.opened_default(&caller.owner, &default_of).await.ok().flatten();
         let Some(before) = before else { return NEW.to_owned() };
-        let (handle, reason) = (&before.target, self.how_it_ended(&before).await.unwrap_or_default());
+        let handle = &before.target;
+        let reason = match self.why_closed(caller, handle) {
+            Some(reason) => reason,
+            None => self.how_it_ended(&before).await.unwrap_or_default(),
+        };
         let history = match caller.door {
             Door::Cli => format!("pylair sessions export {handle}"),
             Door::Bridge | Door::Http => format!("get_history(target=\"{handle}\")"),

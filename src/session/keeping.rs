@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::{
     Command, DefaultSession, Error, OpenOptions, Opening, Session, Sessions, State, Status, read_answer,
     saved::{Definition, Pending, Restored, Saved},
+    sessions::closed_by,
     task,
 };
 use crate::{
@@ -277,14 +278,17 @@ impl Sessions {
         if let Some(session) = starting {
             let session = session.open_to(caller)?;
             // A kept one that was to come back is stopped again.
-            self.end(&session, "somebody closed it while it was being opened").await;
+            let by = caller.signature();
+            let reason = format!("{} while it was being opened", closed_by(by.words()));
+            self.end(&session, &reason, Some(by)).await;
             return Ok(session.info.name.to_string());
         }
         match self.find(caller, target) {
             Ok(session) => {
                 let session = session.open_to(caller)?;
                 session.keep_files(session.info.definition.keep && !forget);
-                self.end(&session, "somebody closed it").await;
+                let by = caller.signature();
+                self.end(&session, &closed_by(by.words()), Some(by)).await;
                 self.put_away(&session, forget).await;
                 Ok(session.info.name.to_string())
             }

@@ -146,7 +146,7 @@ impl Sessions {
         if comes_back {
             self.stopped.lock().expect("no panic while locked").push(definition);
         }
-        self.end(session, &reason).await;
+        self.end(session, &reason, None).await;
         session.info.environment.release(&session.info.handle, comes_back).await;
         drop(turn);
         self.trim_stopped(&session.info.owner).await;

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     budget::Shares,
-    caller::{self, Caller, DefaultSession, Door, Scope, own_owner},
+    caller::{self, Caller, DefaultSession, Door, Scope, Signature, own_owner},
     files::{OwnDirectory, Workspace},
     journal::EventKind,
     keeper::confine::{self, Confinement},
@@ -55,6 +55,19 @@ pub(super) struct Registry {
 struct ClosedSession {
     info: Arc<Info>,
     reason: String,
+    /// Who closed it, if somebody did.
+    by: Option<Signature>,
+}
+
+impl ClosedSession {
+    /// Why it is gone, in the words of `closed_by` where somebody closed it.
+    fn reason_for(&self, caller: &Caller) -> String {
+        self.by.as_ref().map_or_else(|| self.reason.clone(), |by| closed_by(by.words_for(caller)))
+    }
+}
+
+pub(super) fn closed_by(who: &str) -> String {
+    format!("{who} closed it")
 }
 
 pub(super) type DefaultSlot = Arc<tokio::sync::Mutex<Option<Arc<str>>>>;
@@ -188,11 +201,18 @@ impl Sessions {
             info.owner == caller.owner && (&*info.name == wanted || &*info.handle == wanted)
         });
         if let Some(closed) = closed {
-            return Err(Error::Closed { target: target.to_owned(), reason: closed.reason.clone() });
+            return Err(Error::Closed { target: target.to_owned(), reason: closed.reason_for(caller) });
         }
         let mut known: Vec<_> = mine().map(|session| session.info.name.to_string()).collect();
         known.sort();
         Err(Error::Unknown { target: target.to_owned(), known })
+    }
+
+    /// Why a session of this handle is gone, if this daemon knows.
+    pub(super) fn why_closed(&self, caller: &Caller, handle: &str) -> Option<String> {
+        let registry = self.registry.lock().expect("no panic while locked");
+        let mut closed = registry.closed.iter().rev();
+        closed.find(|closed| *closed.info.handle == *handle).map(|closed| closed.reason_for(caller))
     }
 
     /// The session a call goes to: the named one, or the caller's default, opened when it is not there yet.
@@ -671,12 +691,12 @@ impl Sessions {
         let lost: Vec<_> = registry.open.extract_if(|_, session| session.is_lost()).collect();
         for (_, session) in lost {
             let reason = "it failed inside pylair, see the daemon's log".to_owned();
-            registry.remember_closed(ClosedSession { info: session.info.clone(), reason });
+            registry.remember_closed(ClosedSession { info: session.info.clone(), reason, by: None });
         }
     }
 
     /// Returns whether it was open; one that was still starting is nothing that could be put away.
-    pub(super) async fn end(&self, session: &Session, reason: &str) -> bool {
+    pub(super) async fn end(&self, session: &Session, reason: &str, by: Option<Signature>) -> bool {
         // A default session that is gone is opened anew when it is next meant; a slot in use right now notices by itself.
         self.defaults.lock().expect("no panic while locked").retain(|_, slot| {
             slot.try_lock().map_or(true, |handle| handle.as_ref().is_none_or(|handle| *handle != session.info.handle))
@@ -685,7 +705,7 @@ impl Sessions {
             let mut registry = self.registry.lock().expect("no panic while locked");
             let was_open = registry.open.remove(&session.info.handle).is_some();
             if was_open {
-                registry.remember_closed(ClosedSession { info: session.info.clone(), reason: reason.to_owned() });
+                registry.remember_closed(ClosedSession { info: session.info.clone(), reason: reason.to_owned(), by });
             }
             (was_open, registry.starting.contains_key(&session.info.handle))
         };
@@ -703,7 +723,7 @@ impl Sessions {
         };
         let coming_back = keeping::load(&self.parts);
         let end = async |session: &Session| {
-            self.end(session, reason).await;
+            self.end(session, reason, None).await;
             let keep = coming_back.iter().any(|definition| *definition.handle == *session.info.handle);
             session.info.environment.release(&session.info.handle, keep).await;
         };

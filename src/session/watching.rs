@@ -56,7 +56,7 @@ pub(super) async fn watch(sessions: Weak<Sessions>) {
         for ((seen, session), passed) in before.into_iter().zip(passed) {
             if let Some(reason) = passed {
                 session.info.record_denied(&session.parts, &reason);
-                if sessions.end(&session, &reason).await {
+                if sessions.end(&session, &reason, None).await {
                     sessions.put_away(&session, false).await;
                 }
             } else {

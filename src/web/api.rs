@@ -25,7 +25,7 @@ use super::{door::MAX_BODY_BYTES, load::Json, router::Entrance, unique::Unique, 
 use crate::{
     audit::Pending,
     budget::{Pool, Taken},
-    caller::{self, Caller, DefaultSession, Scope, client_name},
+    caller::{self, Caller, DefaultSession, Program, Scope, client_name},
     config::{Setting, Unheeded, seconds},
     daemon::{
         Daemon, DaemonStatus, Holder,
@@ -202,9 +202,10 @@ pub(super) async fn caller_with_target(daemon: &Arc<Daemon>, entrance: Entrance,
             let (introduction, cwd, env) = (local.introduction.as_deref(), from.cwd, from.env.unwrap_or_default());
             let near = daemon.caller_of_process(local.pid, introduction, cwd.clone(), env.clone()).await;
             near.unwrap_or_else(|_| {
-                let tree = caller::tree_of(&caller::ancestry(local.pid), &DefaultSession::Main);
-                let sender = Sender::new(SenderId::Processes(tree));
-                Caller { sender, ..daemon.shell_caller(introduction, cwd, env) }
+                let chain = caller::ancestry(local.pid);
+                let sender = Sender::new(SenderId::Processes(caller::tree_of(&chain, &DefaultSession::Main)));
+                let program = Program::above(&chain);
+                Caller { sender, program, ..daemon.shell_caller(introduction, cwd, env) }
             })
         }
         Entrance::Tcp(visit) => visitor(daemon, &visit, from),

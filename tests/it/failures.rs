@@ -153,7 +153,7 @@ fn the_oldest_copy_is_let_go_and_says_why_and_what_was_recorded() {
     assert_eq!(second.execute("2 + 2")["result"], "4", "it is the default target of this bridge");
     client.data("close_session", &json!({"target": newer}));
     let closed = client.failure("execute", &json!({"code": "1", "target": newer}));
-    assert!(closed["message"].as_str().unwrap_or_default().contains("somebody closed it"), "{closed}");
+    assert!(closed["message"].as_str().unwrap_or_default().contains("the MCP client it ("), "{closed}");
 }
 
 #[test]

@@ -1,8 +1,13 @@
-//! The caller's own session: it is marked, and it is what tools mean when no target is named.
+//! The caller's own session: it is marked, it is what tools mean when no target is named, and whoever closed one is told.
+
+use std::{
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+};
 
 use serde_json::{Value, json};
 
-use crate::support::{Home, text_of};
+use crate::support::{Client, Home, Server, finish, text_of};
 
 /// The names of the sessions that a list marks.
 fn marked(listed: &Value) -> Vec<&str> {
@@ -161,4 +166,69 @@ fn over_http_a_client_with_a_session_has_one_of_its_own_and_one_without_has_none
     let failed = &stateless["result"]["structuredContent"];
     assert_eq!(failed["kind"], "no_session", "{stateless}");
     assert!(failed["hint"].as_str().is_some_and(|hint| hint.contains("pass `target`")), "{stateless}");
+}
+
+/// A request to the daemon's Unix socket, as another command than ours would make it.
+fn ask(home: &Home, method: &str, path: &str, body: &str) -> String {
+    let mut stream = UnixStream::connect(home.places().socket()).expect("the daemon listens");
+    let head = format!("{method} {path} HTTP/1.0\r\nHost: pylair\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    stream.write_all(head.as_bytes()).expect("the daemon reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("the daemon answers");
+    answer
+}
+
+fn open_and_close(by: &mut Client, name: &str) {
+    by.data("open_session", &json!({"name": name}));
+    by.data("close_session", &json!({"target": name}));
+}
+
+fn why(client: &mut Client, name: &str) -> String {
+    let failed = client.failure("execute", &json!({"code": "1", "target": name}));
+    assert_eq!(failed["kind"], "closed_session");
+    failed["message"].as_str().expect("words").to_owned()
+}
+
+fn rest(server: &Server, target: &str) -> String {
+    let body = json!({"code": "1", "target": target}).to_string();
+    server.request("POST", "/api/execute", body).header("Content-Type", "application/json").send().body
+}
+
+#[test]
+fn whoever_finds_a_session_closed_is_told_who_closed_it() {
+    let home = Home::new();
+    let server = home.serve();
+    let (mut one, mut other) = (home.another_client(&[]), home.another_client(&[]));
+    open_and_close(&mut one, "a");
+    let words = "the session `a` was closed: the MCP client it (sh, process ";
+    assert_eq!(why(&mut one, "a"), "the session `a` was closed: you closed it");
+    let seen = why(&mut other, "a");
+    assert!(seen.starts_with(words) && seen.ends_with(&format!("process {}) closed it", one.pid())), "{seen}");
+    let told = home.run(&["exec", "-t", "a", "1"]);
+    assert!(told.status.code() == Some(2) && told.stderr.contains(words), "{told:?}");
+    assert!(rest(&server, "a").contains(words), "{}", rest(&server, "a"));
+    // By a command.
+    one.data("open_session", &json!({"name": "b"}));
+    let closed = ask(&home, "POST", "/api/sessions/close", r#"{"target": "b"}"#);
+    assert!(closed.contains(r#"{"closed":"b"}"#), "{closed}");
+    let seen = why(&mut one, "b");
+    assert!(seen.contains("a command started by ") && seen.contains(", process "), "{seen}");
+    // With a token.
+    one.data("open_session", &json!({"name": "c"}));
+    let body = json!({"target": "c"}).to_string();
+    server.request("POST", "/api/sessions/close", body).header("Content-Type", "application/json").send();
+    let seen = why(&mut one, "c");
+    assert!(seen.starts_with("the session `c` was closed: the client http with the token `"), "{seen}");
+    // The next session says what became of the one before, also when that was closed by somebody else.
+    let name = one.execute("x = 1")["session"].as_str().expect("a name").to_owned();
+    one.data("close_session", &json!({}));
+    assert!(one.execute("1")["notes"].to_string().contains("the one before is gone (you closed it)"));
+    other.data("close_session", &json!({"target": name}));
+    let notes = one.execute("1")["notes"].to_string();
+    assert!(notes.contains("the one before is gone (the MCP client it (sh, process "), "{notes}");
+    // The next daemon still knows.
+    home.run(&["exec", "-t", "a", "1"]);
+    drop((one, other, server));
+    let told = finish(home.command_of_another(&["exec", "-t", "a", "1"], &[]), b"");
+    assert!(told.stderr.contains(words), "{told:?}");
 }

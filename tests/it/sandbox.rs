@@ -100,7 +100,7 @@ fn a_session_whose_startup_hangs_can_be_closed_and_its_name_is_not_waited_for() 
             };
             let (opened, ()) = futures::join!(opening, meanwhile);
             let error = opened.expect_err("it was closed");
-            assert!(error.message().contains("somebody closed it"), "{}", error.message());
+            assert!(error.message().contains("a command closed it"), "{}", error.message());
         }
     });
 }

@@ -427,7 +427,7 @@ fn a_default_session_that_is_new_says_what_became_of_the_one_before() {
     let handle = client.data("list_targets", &json!({}))["sessions"][0]["handle"].clone();
     client.data("close_session", &json!({"target": handle}));
     let notes = client.execute("1")["notes"].to_string();
-    assert!(notes.contains("this is a new session: the one before is gone (somebody closed it)"), "{notes}");
+    assert!(notes.contains("this is a new session: the one before is gone (you closed it)"), "{notes}");
     let handle = handle.as_str().expect("a handle");
     assert!(notes.contains(&format!("get_history(target=\\\"{handle}\\\") shows what ran in it")), "{notes}");
 }

@@ -93,6 +93,7 @@ impl Core {
             credential: None,
             floor: None,
             settings: daemon.settings.clone(),
+            program: None,
         };
         Self { daemon, caller, home }
     }
