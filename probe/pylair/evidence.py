@@ -13,7 +13,7 @@ import sys
 from itertools import islice
 from typing import Any, Callable, Iterator, List, Tuple
 
-from . import errors, paths, preview, wire
+from . import errors, lookups, paths, preview, wire
 from .git_state import Code
 
 MAX_MESSAGE_CHARS = 16 << 10
@@ -47,11 +47,18 @@ def collect(error: BaseException, report: Any, code: Code, meanwhile: Callable[[
     entries = collector.entries(error, MAX_FRAMES)
     if meanwhile is not None:
         meanwhile(entries)
-    fields: dict[str, Any] = {"exception": collector.exception(error)}
+    fields: dict[str, Any] = {"exception": collector.exception(error, entries)}
     fields["frames"] = [collector.frame(*entry) for entry in entries]
+    try:
+        fields["cwd"] = wire.clean(os.getcwd())
+    except OSError:
+        # The test removed it.
+        pass
     chain = [collector.linked(relation, link) for relation, link in _chain(error)]
     if chain:
         fields["chain"] = chain
+    if collector.modules:
+        fields["modules"] = collector.modules
     _add_report(fields, report, collector.cut)
     return fields
 
@@ -83,8 +90,9 @@ class _Collector:
         self.code = code
         self.cut: list[str] = []
         self._left = _MAX_LOCALS_CHARS
+        self.modules: dict[str, dict[str, str]] = {}
 
-    def exception(self, error: BaseException) -> dict[str, Any]:
+    def exception(self, error: BaseException, entries: Entries) -> dict[str, Any]:
         kind = type(error)
         told: dict[str, Any] = {"type": wire.clean(paths.short_name(kind)), "message": self._message(error)}
         module = paths.module_name(kind)
@@ -94,7 +102,23 @@ class _Collector:
         if type(notes) is list and notes:
             kept = [note for note in notes[:_MAX_NOTES] if isinstance(note, str)]
             told["notes"] = [_cut(note, MAX_MESSAGE_CHARS // 4, "notes", self.cut) for note in kept]
+        try:
+            self._look_up(told, error, entries)
+        except Exception:
+            # An exception class of the program's that is not what it seems: there is one thing less to go by.
+            pass
         return told
+
+    def _look_up(self, told: dict[str, Any], error: BaseException, entries: Entries) -> None:
+        frames = [frame for frame, _ in entries]
+        own = [frame for frame in frames if self.code.place(frame.f_code.co_filename)[1]]
+        for name, module in lookups.modules([*own, *frames], told["message"], self.code.place).items():
+            self.modules.setdefault(name, module)
+        raised, line = entries[0] if entries else (None, 0)
+        text = linecache.getline(raised.f_code.co_filename, line, raised.f_globals) if raised is not None else ""
+        found = lookups.missing(error, told["message"], raised, text)
+        if found is not None:
+            told["lookup"] = found
 
     def _message(self, error: BaseException) -> str:
         try:
@@ -108,8 +132,9 @@ class _Collector:
             return f"<str() of the exception failed: {errors.type_name(type(problem))}>"
 
     def linked(self, relation: str, error: BaseException) -> dict[str, Any]:
-        frames = [self.frame(*entry) for entry in self.entries(error, _MAX_CHAIN_FRAMES)]
-        return {"relation": relation, "exception": self.exception(error), "frames": frames}
+        entries = self.entries(error, _MAX_CHAIN_FRAMES)
+        told = self.exception(error, entries)
+        return {"relation": relation, "exception": told, "frames": [self.frame(*entry) for entry in entries]}
 
     def entries(self, error: BaseException, most: int) -> Entries:
         """Frames and their lines, innermost first, without pytest's own around the test. Many are cut in the middle."""

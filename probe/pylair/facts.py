@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import Any
 
 from . import git_state, wire
 
-_MAX_PACKAGES = 1000
+_MAX_PACKAGES = 2000
 _MAX_PARAMS = 20
 _MAX_PARAM_CHARS = 200
 _MAX_MARKERS = 50
 _MAX_REASON_CHARS = 2000
 _MAX_ARGUMENTS = 200
 _QUOTES = "'\""
+_SEPARATORS = re.compile("[-_.]+")
 _PLAIN = frozenset((str, int, float, bool, type(None)))
 
 
@@ -109,16 +111,19 @@ def _written(fields: Any) -> list[str]:
 
 
 def _packages() -> dict[str, str]:
-    """Installed packages by the names of their directories, which say the version too: reading what is in them would take long."""
+    """Versions of the installed packages, by the names of their directories, which say both: reading what is in them would take long.
+
+    Every directory that is imported from may have some, such as one that `pip install --target` filled. The first one wins.
+    """
     found: dict[str, str] = {}
-    for directory in sys.path:
+    for directory in list(sys.path):
         try:
-            names = os.listdir(directory) if directory.endswith(("site-packages", "dist-packages")) else ()
-        except OSError:
+            names = sorted(os.listdir(directory or "."))
+        except (OSError, TypeError):
             continue
         for entry in names:
             if entry.endswith((".dist-info", ".egg-info")) and len(found) < _MAX_PACKAGES:
                 name, _, version = entry.rpartition(".")[0].partition("-")
                 if version:
-                    found.setdefault(wire.clean(name.replace("_", "-").lower()), wire.clean(version.partition("-py")[0]))
+                    found.setdefault(wire.clean(_SEPARATORS.sub("-", name).lower()), wire.clean(version.partition("-py")[0]))
     return found

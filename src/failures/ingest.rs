@@ -22,6 +22,9 @@ const MAX_LINKS: usize = 10;
 const MAX_LOCALS: usize = 60;
 const MAX_LINES: usize = 40;
 const MAX_LIST: usize = 500;
+const MAX_MODULES: usize = 200;
+const MAX_PACKAGES: usize = 2000;
+const MAX_PACKAGE_BYTES: usize = 200;
 /// Secrets of variables that are looked for in the rest of an occurrence, and how long they are at least.
 const MAX_SECRETS: usize = 32;
 const MIN_SECRET_BYTES: usize = 8;
@@ -99,6 +102,10 @@ pub(crate) fn prepare(records: Vec<Record>) -> Result<Batch, Error> {
                 }
                 // Some addresses have a password in them.
                 began.project.remote.iter_mut().for_each(hide);
+                while began.packages.len() > MAX_PACKAGES {
+                    began.packages.pop_last();
+                }
+                began.packages.retain(|name, version| name.len().max(version.len()) <= MAX_PACKAGE_BYTES);
                 batch.began.push(*began);
             }
             Record::Code(mut code) => {
@@ -221,6 +228,15 @@ fn bound(evidence: &mut Evidence) {
             was_cut.push("chain");
         }
     }
+    evidence.cwd.iter_mut().for_each(|cwd| {
+        cut(cwd, MAX_NAME_BYTES);
+    });
+    while evidence.modules.len() > MAX_MODULES {
+        evidence.modules.pop_last();
+    }
+    evidence
+        .modules
+        .retain(|name, module| name.len().max(module.file.as_ref().map_or(0, String::len)) <= MAX_NAME_BYTES);
     hide_again(evidence, &secrets);
     evidence.cut.truncate(MAX_LIST);
     for name in was_cut {
@@ -236,6 +252,15 @@ fn bound_exception(exception: &mut Exception) -> bool {
         exception.kind = "Failed".into();
     }
     hide(&mut exception.message);
+    if let Some(lookup) = &mut exception.lookup {
+        cut(&mut lookup.name, MAX_NAME_BYTES);
+        cut(&mut lookup.of, MAX_NAME_BYTES);
+        lookup.more += u32::try_from(lookup.names.len().saturating_sub(MAX_LIST)).unwrap_or(u32::MAX);
+        lookup.names.truncate(MAX_LIST);
+        lookup.names.iter_mut().for_each(|name| {
+            cut(name, MAX_PACKAGE_BYTES);
+        });
+    }
     exception.notes.truncate(20);
     for note in &mut exception.notes {
         cut(note, MAX_LOCAL_BYTES);

@@ -11,6 +11,7 @@
 //! [`Failures`] is what the doors call.
 
 pub mod analysis;
+pub mod environment;
 mod error;
 pub mod explain;
 pub mod fingerprint;

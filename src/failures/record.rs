@@ -7,6 +7,8 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::environment::Packages;
+
 /// One line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "ev", rename_all = "snake_case")]
@@ -68,7 +70,7 @@ pub struct Began {
     #[serde(default)]
     pub pytest: Option<String>,
     #[serde(default)]
-    pub packages: BTreeMap<String, String>,
+    pub packages: Packages,
     #[serde(default)]
     pub ci: bool,
     /// How many xdist workers, when there are any.
@@ -93,7 +95,7 @@ impl Began {
             implementation: None,
             platform: None,
             pytest: None,
-            packages: BTreeMap::new(),
+            packages: Packages::new(),
             ci: false,
             workers: None,
         }
@@ -240,8 +242,50 @@ pub struct Evidence {
     pub log: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frozen: Option<Frozen>,
+    /// The working directory when it failed, which a test may have changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// The modules it is about, by name, as they were imported: those of its frames, on its lines and in its message.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub modules: BTreeMap<String, Module>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cut: Vec<String>,
+}
+
+/// A module as the test's process had imported it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Module {
+    /// Its `__file__`, relative to the project's root if it is below. A built-in module and a package without a file have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+}
+
+/// What a name was looked up in, and was not found.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Lookup {
+    pub name: String,
+    pub owner: Owner,
+    /// The class of an instance, else the class, module or function itself.
+    pub of: String,
+    /// Names that were there, up to a bound.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
+    /// How many more were there.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more: u32,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Owner {
+    #[default]
+    Instance,
+    Class,
+    Module,
+    /// Names of a frame: its own and those of its module.
+    Frame,
+    /// Modules of a package, which may not be imported.
+    Package,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -255,6 +299,9 @@ pub struct Exception {
     pub message: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// Of an exception that says that a name is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lookup: Option<Lookup>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

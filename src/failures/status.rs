@@ -1,9 +1,14 @@
 //! What a failure's status is, judged from what happened: occurrences, passing runs, analyses, and what people said. Pure, and told
 //! again from the history whenever something comes in, so that records which come late count at the time they are of.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 
-use super::record::{Outcome, Status};
+use super::{
+    environment::Packages,
+    record::{Outcome, Status},
+};
 
 /// So many runs in a row a flaky test passes on other code before it is believed.
 pub const FLAKY_PASSES: usize = 10;
@@ -35,6 +40,8 @@ pub struct Tested {
     pub committed: Option<i64>,
     /// The version of Python that it ran on, as `3.13`.
     pub python: Option<String>,
+    /// The packages that were installed there.
+    pub packages: Option<Arc<Packages>>,
 }
 
 impl Tested {
@@ -222,7 +229,12 @@ mod tests {
                 let (word, python) = word.split_once('/').unwrap_or((word, ""));
                 let (code, committed) = word[1..].split_once('@').unwrap_or((&word[1..], ""));
                 let known = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-                let code = Tested { code: known(code), committed: committed.parse().ok(), python: known(python) };
+                let code = Tested {
+                    code: known(code),
+                    committed: committed.parse().ok(),
+                    python: known(python),
+                    ..Tested::default()
+                };
                 let author = || "ann".to_owned();
                 let what = match &word[..1] {
                     "F" => What::Failed { run, code },

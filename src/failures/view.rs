@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    environment::Packages,
     fingerprint::Place,
     record::{CodeHash, Evidence, Outcome, Phase, Project, Source, Status},
 };
@@ -186,7 +187,8 @@ pub struct RunDetail {
     pub run: Run,
     pub argv: Vec<String>,
     pub cwd: Option<String>,
-    pub packages: BTreeMap<String, String>,
+    /// Versions of what was installed, by name.
+    pub packages: Packages,
     pub failures: Vec<Summary>,
 }
 

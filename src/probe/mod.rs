@@ -54,6 +54,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("log_text", include_str!("../../probe/pylair/log_text.py")),
     ("logs", include_str!("../../probe/pylair/logs.py")),
     ("look", include_str!("../../probe/pylair/look.py")),
+    ("lookups", include_str!("../../probe/pylair/lookups.py")),
     ("lost", include_str!("../../probe/pylair/lost.py")),
     ("magics", include_str!("../../probe/pylair/magics.py")),
     ("mappings", include_str!("../../probe/pylair/mappings.py")),

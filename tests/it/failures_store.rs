@@ -17,6 +17,7 @@ use pylair::{
     clock::Clock,
     failures::{
         ByHand, Database, Error, Failures, Limits, Spooled,
+        environment::changes,
         record::{Frozen, Record, Status, Taken},
         view::Filter,
     },
@@ -698,4 +699,23 @@ fn a_full_disk_is_said_to_be_and_what_is_there_can_be_read() {
         _ => support::skip("a full disk", "a small disk cannot be mounted"),
     }
     std::fs::remove_dir_all(place).expect("nothing is mounted here");
+}
+
+#[test]
+fn a_run_keeps_the_packages_it_was_made_with() {
+    on_each_database("packages", |database| async move {
+        let failures = open(database);
+        let packages = |version: &str| json!({"pytest": "8.3.4", "simplejson": version});
+        for (run, version) in [("one", "3.19.1"), ("two", "3.19.3"), ("three", "3.19.3")] {
+            let mut began = serde_json::to_value(begin(run, 1)).unwrap();
+            began["packages"] = packages(version);
+            failures.ingest(vec![record(began)]).await.unwrap();
+        }
+        let kept = async |run: &str| failures.run(run).await.unwrap().packages;
+        let (one, two) = (kept("one").await, kept("two").await);
+        assert_eq!(serde_json::to_value(&one).unwrap(), packages("3.19.1"));
+        assert_eq!(two, kept("three").await);
+        let changed: Vec<String> = changes(&one, &two).iter().map(ToString::to_string).collect();
+        assert_eq!(changed, ["simplejson 3.19.1 → 3.19.3"]);
+    });
 }

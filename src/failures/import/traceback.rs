@@ -161,7 +161,7 @@ pub(in crate::failures) fn of_message(told: Told) -> Exception {
         Some((module, kind)) => (Some(module.to_owned()), kind.to_owned()),
         None => (None, full),
     };
-    Exception { kind, module: module.filter(|module| module != "builtins"), message: rest, notes: Vec::new() }
+    Exception { kind, module: module.filter(|module| module != "builtins"), message: rest, ..Exception::default() }
 }
 
 fn looks_like_exception(name: &str) -> bool {

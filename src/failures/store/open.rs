@@ -32,6 +32,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (1, "failures", include_str!("migrations/0001_failures.sql")),
     (2, "prints", include_str!("migrations/0002_prints.sql")),
     (3, "pinned", include_str!("migrations/0003_pinned.sql")),
+    (4, "environments", include_str!("migrations/0004_environments.sql")),
 ];
 
 impl Store {

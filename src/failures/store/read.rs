@@ -12,6 +12,7 @@ use super::{
     time, word,
 };
 use crate::failures::{
+    environment::Packages,
     error::Error,
     fingerprint::Place,
     record::{CodeHash, Outcome, Phase, Project, Source, Status},
@@ -36,7 +37,7 @@ const SUMMARY: &str = "SELECT f.name, f.status, f.verified, g.name, p.name, t.no
 
 const RUN: &str = "SELECT r.run, p.name, p.root, p.remote, r.source, r.began, r.ended, r.exit_code, r.seconds, r.not_run, r.note, r.host, \
     r.who, r.python, r.pytest, r.platform, r.ci, r.workers, r.code, r.code_how, r.commit_id, r.branch, r.dirty, r.changed, r.passed, \
-    r.failed, r.error, r.skipped, r.xfailed, r.xpassed, r.rerun, r.id, r.detail FROM runs r JOIN projects p ON p.id = r.project_id";
+    r.failed, r.error, r.skipped, r.xfailed, r.xpassed, r.rerun, r.id, r.detail, r.environment FROM runs r JOIN projects p ON p.id = r.project_id";
 
 /// Rows that analysis reads at once.
 const LIGHT_ROWS: usize = 2000;
@@ -68,7 +69,8 @@ pub(crate) struct Light {
 struct Detail {
     argv: Vec<String>,
     cwd: Option<String>,
-    packages: std::collections::BTreeMap<String, String>,
+    /// Of runs that were recorded before environments had a table.
+    packages: Packages,
 }
 
 /// What a filter asks for, as conditions.
@@ -365,7 +367,12 @@ impl Store {
         let mut row = row.ok_or_else(|| Error::Unknown { what: "run", id: id.to_owned() })?;
         let run = run(&mut row);
         let number = row.int();
-        let detail: Detail = serde_json::from_str(&row.text()).unwrap_or_default();
+        let mut detail: Detail = serde_json::from_str(&row.text()).unwrap_or_default();
+        if let Some(environment) = row.maybe_text() {
+            let sql = "SELECT packages FROM environments WHERE hash = $1";
+            let kept = self.db.fetch_one(sql, values![environment]).await.map_err(self.reading())?;
+            detail.packages = kept.and_then(|mut row| serde_json::from_str(&row.text()).ok()).unwrap_or_default();
+        }
         let sql = format!(
             "{SUMMARY} WHERE f.id IN (SELECT failure_id FROM outcomes WHERE run_id = $1) ORDER BY f.id LIMIT {MAX_PAGE}"
         );

@@ -122,7 +122,7 @@ impl Store {
         tx.commit().await
     }
 
-    /// Groups without failures, and tests that neither ran nor failed. Only those that are as old as what is forgotten: a fault that comes
+    /// Environments without runs, groups without failures, and tests that neither ran nor failed. Only those that are as old as what is forgotten: a fault that comes
     /// back finds its group.
     async fn forget_empty(&self, before: i64) -> sqlx::Result<()> {
         let empty = "SELECT g.id FROM groups g WHERE g.made < $1 AND g.by_hand = 0 AND g.merged_into IS NULL \
@@ -131,6 +131,9 @@ impl Store {
         let mut tx = self.db.begin().await?;
         tx.execute(format!("DELETE FROM group_prints WHERE group_id IN ({empty})"), values![before]).await?;
         tx.execute(format!("DELETE FROM groups WHERE id IN ({empty})"), values![before]).await?;
+        let unused =
+            "DELETE FROM environments WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.environment = environments.hash)";
+        tx.execute(unused, Vec::new()).await?;
         tx.commit().await
     }
 

@@ -1,7 +1,10 @@
 //! Takes in what runs report: any number of batches in one transaction, several rows per statement. What was taken before is known by the
 //! primary key of its outcome and counted once.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 
@@ -11,6 +14,7 @@ use super::{
     word,
 };
 use crate::failures::{
+    environment::{self, Packages},
     error::Error,
     ingest::{Batch, Report},
     record::{Began, Known, Outcome, Source, Status},
@@ -156,11 +160,18 @@ async fn begin(tx: &mut Tx, began: &Began) -> sqlx::Result<()> {
         "cwd": began.cwd,
         "pid": began.pid,
         "implementation": began.implementation,
-        "packages": began.packages,
     });
+    let environment = environment::hash(&began.packages);
+    if let Some(hash) = &environment {
+        tx.execute(
+            "INSERT INTO environments (hash, packages) VALUES ($1, $2) ON CONFLICT (hash) DO NOTHING",
+            values![hash, serde_json::to_string(&began.packages).unwrap_or_default()],
+        )
+        .await?;
+    }
     tx.execute(
-        "INSERT INTO runs (run, project_id, source, began, host, who, python, pytest, platform, ci, workers, detail) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT (run) DO NOTHING",
+        "INSERT INTO runs (run, project_id, source, began, host, who, python, pytest, platform, ci, workers, detail, environment) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) ON CONFLICT (run) DO NOTHING",
         values![
             &began.run,
             id,
@@ -174,6 +185,7 @@ async fn begin(tx: &mut Tx, began: &Began) -> sqlx::Result<()> {
             began.ci,
             began.workers,
             detail.to_string(),
+            environment,
         ],
     )
     .await?;
@@ -500,8 +512,10 @@ async fn judge_some(tx: &mut Tx, tests: &[i64]) -> sqlx::Result<()> {
     // When each test's history begins, where it is not all of it.
     let mut begins: HashMap<i64, i64> = HashMap::new();
     let mut seen: HashMap<i64, Vec<Seen>> = HashMap::new();
+    let mut found: Vec<(i64, Option<String>, Seen)> = Vec::new();
+    let mut environments: BTreeSet<String> = BTreeSet::new();
     let sql = format!(
-        "SELECT o.test_id, o.at, o.outcome, o.failure_id, r.run, r.code, r.committed, r.python, o.n FROM \
+        "SELECT o.test_id, o.at, o.outcome, o.failure_id, r.run, r.code, r.committed, r.python, r.environment, o.n FROM \
          (SELECT test_id, at, outcome, failure_id, run_id, ROW_NUMBER() OVER (PARTITION BY test_id ORDER BY at DESC) AS n \
           FROM outcomes WHERE test_id IN ({list})) o JOIN runs r ON r.id = o.run_id WHERE o.n <= {HISTORY} ORDER BY o.at"
     );
@@ -512,11 +526,19 @@ async fn judge_some(tx: &mut Tx, tests: &[i64]) -> sqlx::Result<()> {
             code: row.maybe_text(),
             committed: row.maybe_int(),
             python: row.maybe_text().as_deref().map(minor),
+            packages: None,
         };
+        let environment = row.maybe_text();
         if row.int() == HISTORY {
             begins.insert(test, at);
         }
-        seen.entry(test).or_default().push((at, outcome, failure, run, code));
+        environments.extend(environment.clone());
+        found.push((test, environment, (at, outcome, failure, run, code)));
+    }
+    let environments = installed(tx, &environments.into_iter().collect::<Vec<_>>()).await?;
+    for (test, environment, mut outcome) in found {
+        outcome.4.packages = environment.and_then(|hash| environments.get(&hash).cloned());
+        seen.entry(test).or_default().push(outcome);
     }
     for (test, Judged { events, .. }) in failures.values_mut() {
         // What came before was judged when it came.
@@ -554,6 +576,19 @@ async fn judge_some(tx: &mut Tx, tests: &[i64]) -> sqlx::Result<()> {
         tx.execute(sql, bound).await?;
     }
     Ok(())
+}
+
+/// The packages of environments, by their hashes.
+async fn installed(tx: &mut Tx, hashes: &[String]) -> sqlx::Result<HashMap<String, Arc<Packages>>> {
+    let mut found = HashMap::new();
+    for chunk in hashes.chunks(ROWS) {
+        let sql = format!("SELECT hash, packages FROM environments WHERE hash IN ({})", places(0, chunk.len()));
+        for mut row in tx.fetch(sql, chunk.iter().map(Value::from).collect()).await? {
+            let (hash, packages) = (row.text(), row.text());
+            found.insert(hash, Arc::new(serde_json::from_str(&packages).unwrap_or_default()));
+        }
+    }
+    Ok(found)
 }
 
 /// `3.13` of `3.13.1`.

@@ -1,0 +1,104 @@
+"""What is recorded so that explanations can be checked: the working directory, files of modules, what a missing name was looked up in."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+
+def told(place, text, *more):
+    """The evidence of the one failure of a file."""
+    for name, content in more:
+        place.write(content, name)
+    project = place.write(text)
+    failures = [test["failure"] for test in place.run(project).tests if test.get("failure")]
+    assert len(failures) == 1
+    return failures[0]
+
+
+def test_the_directory_that_a_test_went_to(place):
+    place.listen()
+    evidence = told(place, "def test_it(tmp_path, monkeypatch):\n    monkeypatch.chdir(tmp_path)\n    open('data.csv')\n")
+    assert evidence["cwd"].endswith("test_it0")
+
+
+def test_modules_have_the_files_they_were_imported_from(place):
+    place.listen()
+    (place.projects / "written" / "src").mkdir(parents=True)
+    (place.projects / "written" / "lib").mkdir()
+    place.write("kind = 'source'\n", "src/shop.py")
+    place.write("kind = 'imported'\n", "lib/shop.py")
+    project = place.write("import sys\nsys.path.insert(0, 'lib')\nimport shop\n\ndef test_it():\n    assert shop.kind == 'source'\n")
+    failure = place.run(project).failure("test_it")
+    assert failure["modules"]["shop"] == {"file": "lib/shop.py"}
+    assert failure["modules"]["test_it"] == {"file": "test_it.py"}
+
+
+def test_an_attribute_that_only_an_uncalled_method_assigns_is_not_there(place):
+    place.listen()
+    evidence = told(
+        place,
+        """
+        class TestIt:
+            def prepare(self):
+                self.G = 1
+
+            def test_it(self):
+                self.other = 1
+                self.G
+        """,
+    )
+    lookup = evidence["exception"]["lookup"]
+    assert (lookup["name"], lookup["owner"], lookup["of"]) == ("G", "instance", "test_it.TestIt")
+    assert {"other", "prepare", "test_it"} <= set(lookup["names"])
+    assert "G" not in lookup["names"]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 10), reason="the exception does not name its object")
+def test_a_slot_without_a_value_is_not_there(place):
+    place.listen()
+    evidence = told(place, "class A:\n    __slots__ = ('x', 'y')\n\ndef test_it():\n    a = A()\n    a.y = 1\n    a.x\n")
+    assert evidence["exception"]["lookup"]["names"] == ["y"]
+
+
+@pytest.mark.parametrize("line", ["from shop import tax", "import shop; shop.tax"])
+def test_names_of_the_module_that_was_imported(place, line):
+    place.listen()
+    evidence = told(place, f"def test_it():\n    {line}\n", ("shop.py", "def taxes():\n    pass\n"))
+    lookup = evidence["exception"]["lookup"]
+    assert (lookup["name"], lookup["owner"], lookup["of"], lookup["names"]) == ("tax", "module", "shop", ["taxes"])
+
+
+def test_modules_of_a_package_that_has_not_the_one(place):
+    place.listen()
+    (place.projects / "written" / "shop").mkdir(parents=True)
+    place.write("", "shop/__init__.py")
+    place.write("", "shop/taxes.py")
+    evidence = told(place, "def test_it():\n    import shop.tax\n")
+    lookup = evidence["exception"]["lookup"]
+    assert (lookup["name"], lookup["owner"], lookup["of"], lookup["names"]) == ("tax", "package", "shop", ["taxes"])
+
+
+def test_names_of_the_frame(place):
+    place.listen()
+    evidence = told(place, "LIMIT = 1\n\ndef test_it():\n    own = 1\n    return limit\n")
+    lookup = evidence["exception"]["lookup"]
+    assert (lookup["name"], lookup["owner"], lookup["of"]) == ("limit", "frame", "test_it")
+    assert {"LIMIT", "own", "len"} <= set(lookup["names"])
+    assert "limit" not in lookup["names"]
+
+
+def test_an_exception_of_the_program_says_nothing_of_an_object(place):
+    place.listen()
+    evidence = told(place, "def test_it():\n    raise AttributeError('no such thing')\n")
+    assert "lookup" not in evidence["exception"]
+
+
+def test_packages_of_a_target_directory_count(place):
+    place.listen()
+    (place.projects / "written" / "deps" / "Simple_Json-3.19.1.dist-info").mkdir(parents=True)
+    project = place.write("def test_it(): pass\n")
+    packages = place.run(project, "-o", "pythonpath=deps").of("run")[0]["packages"]
+    assert packages["pytest"] == pytest.__version__
+    assert packages["simple-json"] == "3.19.1"
