@@ -31,10 +31,10 @@ class _Lost(Exception):
 
 
 class Delivery:
-    """`failures` and `freeze` are what the daemon has answered so far."""
+    """`freeze` and `closing` are what the daemon has answered so far: how many failures may be frozen, and at the end of the run what became of it."""
 
     def __init__(self, run: str, env: dict[str, str]) -> None:
-        self.failures: dict[str, dict[str, Any]] = {}
+        self.closing: dict[str, Any] = {}
         self.freeze = 0
         # Whether the daemon has answered, and no longer does.
         self.answered = self.spools = False
@@ -181,10 +181,10 @@ class Delivery:
             raise _Lost
         self.answered = True
         self._under_way, self._rest = [], None
-        freeze, failures = answer.get("freeze"), answer.get("failures")
+        freeze, closing = answer.get("freeze"), answer.get("closing")
         self.freeze = freeze if type(freeze) is int else 0
-        if isinstance(failures, dict):
-            self.failures.update(failures)
+        if isinstance(closing, dict):
+            self.closing = closing
         if fields.get("connection", "").lower() == "close":
             self._hang_up()
         if not self._waiting:

@@ -1,4 +1,7 @@
-"""Which code a test run tests: commit, differences and untracked files by git, else the project's Python files. Called by reporting.py.
+"""Which code a test run tests: the files of the work tree by git, else the project's Python files. Called by reporting.py.
+
+What is hashed is the content of files, not the commit: the same code has the same hash before and after it is committed. Documents, and files
+that git does not track and that are not code, have a hash of their own: notes and what tests leave behind change, and say nothing.
 
 git runs beside the run: it is started when that begins, as nobody's child, so that a test that waits for any child does not meet it, and
 its answer is read from a pipe whenever there is time.
@@ -9,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import select
+import stat
 import sys
 from typing import Any
 
@@ -16,12 +20,15 @@ from . import descriptors, unwind, wire
 from .real import real
 
 MAX_CHANGED = 200
-_MAX_OUTPUT_BYTES = 4 << 20
+_MAX_OUTPUT_BYTES = 16 << 20
 _MAX_FILES = 2000
 _MAX_FILE_BYTES = 1 << 20
 _END = b"\0pylair\0"
 
-# Each part ends with a NUL; the names of `status` have more of them and come last.
+# Each part ends with a NUL. The names of `status` have more of them and come last but one; the files of the commit, which are too many in
+# very large repositories, follow a part of their own.
+_TREE = b"\0//\0"
+_MAX_TREE_BYTES = 10_000_000
 _SCRIPT = r"""
 g() { git -c core.fsmonitor=false "$@" 2>/dev/null </dev/null; }
 look() {
@@ -30,9 +37,9 @@ look() {
   g rev-parse --verify HEAD || exit
   printf '\0'; g symbolic-ref -q --short HEAD
   printf '\0'; g rev-parse --show-toplevel
-  printf '\0'; g diff HEAD --no-ext-diff --no-textconv --no-color --binary | git hash-object --stdin 2>/dev/null
   printf '\0'; g show -s --no-show-signature --format=%cI HEAD
   printf '\0'; g status --porcelain=v1 -z --no-renames --untracked-files=all | head -c 2000000
+  printf '\0//\0'; g ls-tree -r -z --full-tree HEAD | head -c 10000000
   printf '\0pylair\0'
 }
 look "$1" &
@@ -45,6 +52,24 @@ _LEFTOVER_NAMES = (".coverage", "coverage.xml", "junit.xml", "report.xml")
 # Reports of tests may have any name, and begin like this.
 _REPORT_ENDINGS = (".xml", ".json", ".jsonl", ".html")
 _REPORT_SIGNS = (b"<testsuite", b'{"pytest_version"', b"pytest-html", b"<coverage")
+# What people read. A test in a document is compared by these too.
+_DOCUMENTS = (".md", ".rst", ".adoc", ".org")
+_DOCUMENT_NAMES = (
+    "authors",
+    "changelog",
+    "changes",
+    "contributing",
+    "copying",
+    "license",
+    "news",
+    "notes",
+    "readme",
+    "todo",
+    ".git",
+    ".mailmap",
+)
+# What makes tests behave otherwise although git does not track it. Anything else may as well be a note, or written by a test.
+_CODE = (".py", ".pyi", ".pyx", ".pxd", ".pth", ".so", ".c", ".h", ".cc", ".cpp", ".hpp", ".rs", ".toml", ".cfg", ".ini")
 # Directories without code of the project.
 _NO_CODE = ("__pycache__", "node_modules", "site-packages", "dist-packages")
 
@@ -116,19 +141,25 @@ class Git:
 
     def _understand(self) -> None:
         data = bytes(self._data)
-        parts = data[: -len(_END)].split(b"\0") if data.endswith(_END) else []
-        if len(parts) < 6:
+        told, found, tree = data[: -len(_END)].partition(_TREE) if data.endswith(_END) else (b"", b"", b"")
+        parts = told.split(b"\0")
+        if not found or len(parts) < 5:
             return
-        commit, branch, top, difference, committed = (os.fsdecode(part.strip(b"\n")) for part in parts[:5])
-        states = [os.fsdecode(state) for state in parts[5:] if len(state) > 3]
+        commit, branch, top, committed = (os.fsdecode(part.strip(b"\n")) for part in parts[:4])
+        states = [os.fsdecode(state) for state in parts[4:] if len(state) > 3]
         changed = [state for state in states if not _is_leftover(state[3:]) and not (state[:2] == "??" and _is_report(top, state[3:]))]
-        digest = hashlib.sha256(f"{commit}\0{difference}".encode("utf-8", "surrogateescape"))
+        # Without all of its files the commit itself must do.
+        code, other = _tracked(tree) if len(tree) < _MAX_TREE_BYTES else ({"": commit}, {})
         for state in sorted(changed)[:_MAX_FILES]:
-            if state.startswith("??"):
-                digest.update(f"\0{state[3:]}\0".encode("utf-8", "surrogateescape"))
-                digest.update(_content(os.path.join(top, state[3:])))
+            name = state[3:]
+            is_code = name.endswith(_CODE) if state[:2] == "??" else not _is_document(name)
+            code.pop(name, None), other.pop(name, None)
+            content = _blob(os.path.join(top, name), hashlib.sha1 if len(commit) == 40 else hashlib.sha256)
+            if content is not None:
+                (code if is_code else other)[name] = content
         self.answer = {
-            "hash": digest.hexdigest()[:40],
+            "hash": _hash(code),
+            "other": _hash(other),
             "how": "git",
             "commit": commit,
             "committed": wire.clean(committed) or None,
@@ -136,6 +167,48 @@ class Git:
             "dirty": bool(changed),
             "changed": [wire.clean(state[3:]) for state in changed[:MAX_CHANGED]],
         }
+
+
+def _tracked(tree: bytes) -> tuple[dict[str, str], dict[str, str]]:
+    """The files of a commit with the hashes of their contents: code, and documents."""
+    code: dict[str, str] = {}
+    documents: dict[str, str] = {}
+    for entry in os.fsdecode(tree).split("\0"):
+        about, _, name = entry.partition("\t")
+        if name:
+            # Its mode and kind are the same for nearly all.
+            (documents if _is_document(name) else code)[name] = about.rpartition(" ")[2]
+    return code, documents
+
+
+def _hash(files: dict[str, str]) -> str:
+    listed = "\0".join(f"{name}\0{content}" for name, content in sorted(files.items()))
+    return hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()[:40]
+
+
+def _blob(path: str, hashing: Any) -> str | None:
+    """The hash of a file as git has it; of a large one its size and time, of none None."""
+    try:
+        status = os.lstat(path)
+        if stat.S_ISLNK(status.st_mode):
+            content = os.fsencode(os.readlink(path))
+        elif not stat.S_ISREG(status.st_mode):
+            # Another repository within this one.
+            return "directory"
+        elif status.st_size > _MAX_FILE_BYTES:
+            return f"{status.st_size} {status.st_mtime_ns}"
+        else:
+            with open(path, "rb") as file:
+                content = file.read(_MAX_FILE_BYTES + 1)
+    except (OSError, ValueError):
+        return None
+    named: str = hashing(b"blob %d\0" % len(content) + content).hexdigest()
+    return named
+
+
+def _is_document(path: str) -> bool:
+    last = path.rpartition("/")[2].lower()
+    return last.endswith(_DOCUMENTS) or (not last.endswith(_CODE) and last.startswith(_DOCUMENT_NAMES))
 
 
 def _is_leftover(path: str) -> bool:

@@ -60,7 +60,6 @@ class Records:
         # The tests that were collected, by their names.
         self.items: dict[str, Any] = {}
         # What failed in the end: occurrence, name, type of the exception.
-        self.failures: list[tuple[str, str, str]] = []
         self._facts = facts.Facts()
         self._tests: dict[str, _Test] = {}
         # How often each test was tried.
@@ -174,7 +173,6 @@ class Records:
             self._emit(record)
             return
         fields = self._evidence_of(report)
-        self.failures.append((fields["occurrence"], nodeid, fields["exception"]["type"]))
         record.update(outcome="error", failure=fields)
         self._emit(record)
 
@@ -247,8 +245,6 @@ class Records:
         rerun = report.outcome == "rerun"
         outcome = "rerun" if rerun else "failed" if at == 1 else "error"
         fields = self._evidence_of(report)
-        if not rerun:
-            self.failures.append((fields["occurrence"], wire.clean(test.nodeid), fields["exception"]["type"]))
         if not test.outcome or at < 2:
             test.outcome = outcome
         test.emitted = True
@@ -272,9 +268,7 @@ class Records:
         record["subtest"] = name
         record["seconds"] = {"call": round(report.duration, 6)}
         if outcome in ("failed", "rerun"):
-            record["failure"] = fields = self._evidence_of(report)
-            if outcome == "failed":
-                self.failures.append((fields["occurrence"], f"{wire.clean(test.nodeid)} {name}", fields["exception"]["type"]))
+            record["failure"] = self._evidence_of(report)
         elif outcome != "passed":
             record["reason"] = facts.reason(report)
         self._emit(record)

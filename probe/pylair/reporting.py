@@ -22,6 +22,7 @@ from .records import Records
 from .witnessing import CARRIED, Witness, raised
 
 MAX_CLOSING_LINES = 200
+_MAX_SETTLED_LINES = 20
 _GIT_SECONDS = 3.0
 _FIRST_ANSWER_SECONDS = 0.5
 _MAX_PASSED = 3000
@@ -62,6 +63,7 @@ class Reporter(Witness):
         self._freezer: Any = None
         self._waited = False
         self._is_told = False
+        self._ended: tuple[int, str | None] | None = None
 
     # The run.
 
@@ -113,40 +115,42 @@ class Reporter(Witness):
         try:
             if self._now is not None:
                 self._now.pytest_runtest_logstart("")
-            self._finish_tests()
+            self._finish_tests(int(getattr(session, "exitstatus", 0)))
         except Exception as error:
             self.give_up(error)
         yield
         try:
             self._end(int(getattr(session, "exitstatus", 0)))
+            self.delivery.close()
             if not self._is_told:
                 # pytest has no summary: it was told to exit with a code of its own, or has nothing to print with.
                 self._tell_otherwise()
         except Exception:
             pass
 
-    def _finish_tests(self) -> None:
-        """Everything is with the daemon before pytest prints its summary."""
+    def _finish_tests(self, exit_code: int) -> None:
+        """Everything is with the daemon before pytest prints its summary, so that the answer says what became of the whole run."""
         if real.getpid() != self._pid:
             return
         self._catch_up()
         self._records.finish()
         self._tell_code(_GIT_SECONDS)
-        self.delivery.flush(ANSWER_SECONDS)
+        self._end(exit_code)
 
     def _end(self, exit_code: int) -> None:
-        if real.getpid() != self._pid:
+        """Says how the run ended, and again if a plugin has changed that since."""
+        note = self._note or (f"the report is not complete: {self.problem}" if self.problem else None)
+        if real.getpid() != self._pid or self._ended == (exit_code, note):
             return
+        self._ended = (exit_code, note)
         end: dict[str, Any] = {"ev": "end", "run": self.run, "at": self._records.stamp(real.time())}
         end["exit_code"] = exit_code
         end["seconds"] = round(real.monotonic() - self._began, 3)
         end["not_run"] = max(0, (self._collected or 0) - self._records.finished())
-        note = self._note or (f"the report is not complete: {self.problem}" if self.problem else None)
         if note:
             end["note"] = note
         self.delivery.add(wire.encode(end) + b"\n")
         self.delivery.flush(ANSWER_SECONDS)
-        self.delivery.close()
 
     def _tell_code(self, seconds: float) -> None:
         """Says which code is tested, as soon as git has; where it has nothing to say, or not by the end of the run, the files must do."""
@@ -204,8 +208,8 @@ class Reporter(Witness):
         report = SimpleNamespace(nodeid=path, when="collect", outcome="failed", longrepr=text, sections=[])
         self.failed(report, cause, None)
         self._records.collected(report)
-        self._finish_tests()
-        self._end(_USAGE_ERROR)
+        self._finish_tests(_USAGE_ERROR)
+        self.delivery.close()
         # After what pytest says about it.
         atexit.register(self._tell_at_exit)
 
@@ -217,23 +221,29 @@ class Reporter(Witness):
             pass
 
     def _closing_lines(self) -> Iterator[str]:
-        known = [failure for failure in self._records.failures if self._is_known(failure[0])]
-        for occurrence, nodeid, kind in known[:MAX_CLOSING_LINES]:
-            told = self.delivery.failures[occurrence]
-            number, status, times = told["id"], str(told.get("status", "new")).replace("_", " "), told.get("occurrences", 1)
+        groups = self._closing("failures")
+        for told in groups[:MAX_CLOSING_LINES]:
+            number, count, times = told["id"], told.get("failures", 1), told.get("occurrences", 1)
+            status = str(told.get("status", "new")).replace("_", " ")
             seen = f", seen {times} times" if type(times) is int and times > 1 else ""
-            yield f"pylair: {number} {nodeid}  {kind}  ({status}{seen}; pylair failures show {number})"
-        if len(known) > MAX_CLOSING_LINES:
-            rest = f"pylair failures list --project {shlex.quote(self.root)} --limit {len(known)}"
-            yield f"pylair: and {len(known) - MAX_CLOSING_LINES} more; {rest}"
+            many = f"; one of {count} failures in group {told['group']}" if type(count) is int and count > 1 else ""
+            yield f"pylair: {number} {told['test']}  {told['type']}  ({status}{seen}{many}; pylair failures show {number})"
+        more = self.delivery.closing.get("more_failures", 0) + sum(told["failures"] for told in groups[MAX_CLOSING_LINES:])
+        if more:
+            yield f"pylair: and {more} more; pylair failures list --project {shlex.quote(self.root)} --limit 1000"
+        for told in self._closing("resolved")[:_MAX_SETTLED_LINES]:
+            yield f"pylair: this run resolved {_named(told)}"
+        for told in self._closing("not_resolved")[:_MAX_SETTLED_LINES]:
+            yield f"pylair: this run did not resolve {_named(told)}: {told.get('note')}"
         if self.problem is not None:
             yield f"pylair: not everything of this run was recorded: {self.problem}"
         elif self.delivery.spool_error is not None:
             yield f"pylair: the results of this run could not be kept: {self.delivery.spool_error}"
 
-    def _is_known(self, occurrence: str) -> bool:
-        told = self.delivery.failures.get(occurrence)
-        return isinstance(told, dict) and "id" in told
+    def _closing(self, what: str) -> list[dict[str, Any]]:
+        """What the daemon says of the whole run."""
+        told = self.delivery.closing.get(what)
+        return told if isinstance(told, list) else []
 
     def _add(self, line: bytes, at_once: bool) -> None:
         if real.getpid() == self._pid:
@@ -333,6 +343,13 @@ class Reporter(Witness):
             return self._freezer.freeze(occurrence, wire.clean(nodeid), error, entries)
         except Exception as problem:
             return wire.clean(f"{type(problem).__name__}: {str(problem)[:300]}")
+
+
+def _named(told: dict[str, Any]) -> str:
+    """Failures of one cause, by one of them."""
+    count = told.get("failures", 1)
+    named = f"{told['id']} {told['test']}  {told['type']}"
+    return f"{count} failures in group {told['group']}, such as {named}" if type(count) is int and count > 1 else named
 
 
 class _Now:

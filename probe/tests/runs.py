@@ -35,6 +35,8 @@ class Daemon:
         self.records: list[dict[str, Any]] = []
         self.requests: list[tuple[str, dict[str, str], int]] = []
         self.freeze, self.status, self.dies_after, self.silent = freeze, status, dies_after, silent
+        self.groups: tuple[str, ...] = ()
+        self.settled: dict[str, Any] = {}
         runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(str(runtime / "daemon.sock"))
@@ -78,7 +80,10 @@ class Daemon:
                 records = [json.loads(line) for line in body.splitlines()]
                 if self.status.startswith("200"):
                     self.records += records
-                answer = json.dumps({"taken": len(records), "failures": self._known(records), "freeze": self.freeze}).encode()
+                told = {"taken": len(records), "failures": self._known(records), "freeze": self.freeze}
+                if any(record["ev"] == "end" for record in records):
+                    told["closing"] = {**self._closing(records[0]["run"]), **self.settled}
+                answer = json.dumps(told).encode()
                 head = f"HTTP/1.1 {self.status}\r\ncontent-type: application/json\r\ncontent-length: {len(answer)}\r\n\r\n"
                 connection.sendall(head.encode() + answer)
 
@@ -89,6 +94,18 @@ class Daemon:
                 occurrence = record["failure"]["occurrence"]
                 known[occurrence] = {"id": f"f{occurrence[-4:]}", "group": "g8d0", "status": "new", "occurrences": 1}
         return known
+
+    def _closing(self, run: str) -> dict[str, Any]:
+        """Every test is a group of its own, unless `groups` says which begin alike and are one."""
+        groups: dict[str, dict[str, Any]] = {}
+        for record in self.records:
+            if record["run"] == run and record.get("failure") and record["outcome"] != "rerun":
+                test, occurrence = record["nodeid"], record["failure"]["occurrence"]
+                group = next((name for name in self.groups if test.startswith(name)), test + str(record.get("subtest", "")))
+                about = {"group": "g8d0", "failures": 0, "id": f"f{occurrence[-4:]}", "test": test, "status": "new", "occurrences": 1}
+                told = groups.setdefault(group, {**about, "type": record["failure"]["exception"]["type"]})
+                told["failures"] += 1
+        return {"failures": list(groups.values()), "more_failures": 0, "resolved": [], "not_resolved": []}
 
     def close(self) -> None:
         self.listener.close()

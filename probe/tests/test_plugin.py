@@ -349,7 +349,40 @@ def test_many_closing_lines_end_with_what_shows_the_rest(place):
     project = place.write("import pytest\n@pytest.mark.parametrize('n', range(205))\ndef test_it(n): assert n < 0\n")
     lines = place.run(project).closing()
     assert len(lines) == 201
-    assert lines[-1] == f"pylair: and 5 more; pylair failures list --project {project} --limit 205"
+    assert lines[-1] == f"pylair: and 5 more; pylair failures list --project {project} --limit 1000"
+
+
+def test_failures_of_one_cause_are_one_closing_line(place):
+    place.listen().groups = ("test_it.py::test_it",)
+    project = place.write(
+        "import pytest\n@pytest.mark.parametrize('n', range(60))\ndef test_it(n): assert n < 0\ndef test_other(): 1 / 0\n"
+    )
+    many, one = place.run(project).closing()
+    number = many.split()[1]
+    assert many == (
+        f"pylair: {number} test_it.py::test_it[0]  AssertionError  (new; one of 60 failures in group g8d0; pylair failures show {number})"
+    )
+    assert "test_other  ZeroDivisionError  (new; pylair failures show" in one
+
+
+def test_a_run_says_what_it_resolved_and_what_not(place):
+    about = {
+        "group": "g8d0",
+        "failures": 1,
+        "id": "k3n7q2",
+        "test": "test_a.py::test_x",
+        "type": "KeyError",
+        "status": "resolved",
+        "occurrences": 1,
+    }
+    many = {**about, "failures": 60, "id": "m4p8"}
+    alone = {**about, "id": "z1", "note": "it passed in run r, by itself, which shows nothing"}
+    place.listen().settled = {"resolved": [about, many], "not_resolved": [alone]}
+    assert place.run(place.write("def test_it(): pass\n")).closing() == [
+        "pylair: this run resolved k3n7q2 test_a.py::test_x  KeyError",
+        "pylair: this run resolved 60 failures in group g8d0, such as m4p8 test_a.py::test_x  KeyError",
+        "pylair: this run did not resolve z1 test_a.py::test_x  KeyError: it passed in run r, by itself, which shows nothing",
+    ]
 
 
 @pytest.mark.parametrize("arguments", [("-k", "not none"), ("-p", "no:terminal"), ("-p", "no:terminal", "-s")], ids=str)
@@ -653,6 +686,27 @@ def test_the_state_of_git(place):
     (project / "extra.py").write_text("x = 1\n")
     extra = code()
     assert sorted(extra["changed"]) == ["cart.py", "extra.py"]
+    # The same code is the same before and after it is committed, and with another commit message.
+    git(project, "add", ".")
+    git(project, "commit", "-m", "second")
+    assert code()["hash"] == extra["hash"]
+    git(project, "commit", "--amend", "-m", "again")
+    committed = code()
+    assert (committed["hash"], committed["other"]) == (extra["hash"], extra["other"]) and committed["commit"] != extra["commit"]
+    # A note is not code, whether git tracks it or not, and neither is what a test left.
+    seen = {extra["other"]}
+    for name in ("NOTES.txt", "docs/todo.md", "left.sqlite3", "out.json"):
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_text("buy milk\n")
+        noted = code()
+        assert noted["hash"] == extra["hash"] and noted["other"] not in seen, name
+        seen.add(noted["other"])
+    git(project, "add", "NOTES.txt", "docs")
+    git(project, "commit", "-m", "notes")
+    assert (code()["hash"], code()["other"]) == (extra["hash"], noted["other"])
+    (project / "cart.py").unlink()
+    assert code()["hash"] not in (clean["hash"], extra["hash"])
+    git(project, "checkout", "cart.py")
     # What a run writes is no code.
     (project / "results.xml").write_text('<?xml version="1.0"?><testsuites><testsuite name="pytest"/></testsuites>')
     assert code()["hash"] == extra["hash"]

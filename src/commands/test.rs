@@ -24,6 +24,10 @@ use super::{Exit, Failure, Surroundings, client::Client, complain};
 use crate::{
     cli::failures::TestArgs,
     config::Flags,
+    failures::{
+        record::Taken,
+        view::{Closing, ClosingGroup},
+    },
     plain::{one_line, shown},
     probe::{
         directory::{Directory, PYTEST_SCRIPT},
@@ -36,6 +40,7 @@ use crate::{
 const PASSED_ON: [i32; 6] = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
 /// As many as the plugin shows.
 const MAX_LINES: usize = 200;
+const MAX_SETTLED_LINES: usize = 20;
 const MAX_NAME_CHARS: usize = 500;
 /// Maximum size of what is sent at once, unless a single record is larger.
 const MAX_BATCH_BYTES: usize = 1 << 20;
@@ -218,31 +223,48 @@ fn end_a_run_that_did_not(
     if !told["ended"].is_null() {
         return Ok(());
     }
-    let _taken: Value = client.post_bytes(&path, ending.into())?;
+    let taken: Taken = client.post_bytes(&path, ending.into())?;
     let _absent = std::fs::remove_file(&spool);
-    let told: Value = client.get(&format!("/api/runs/{run}"))?;
-    let failures = told["failures"].as_array().cloned().unwrap_or_default();
     let mut lines = vec![String::new()];
-    for failure in failures.iter().take(MAX_LINES) {
-        let text = |key: &str| one_line(failure[key].as_str().unwrap_or_default(), MAX_NAME_CHARS);
-        let (id, times) = (text("id"), failure["occurrences"].as_u64().unwrap_or_default());
-        let seen = if times > 1 { format!(", seen {times} times") } else { String::new() };
-        let status = text("status").replace('_', " ");
-        lines.push(format!(
-            "pylair: {id} {}  {}  ({status}{seen}; pylair failures show {id})",
-            text("test"),
-            text("type")
-        ));
-    }
-    if failures.len() > MAX_LINES {
-        lines.push(format!(
-            "pylair: and {} more; pylair failures list --limit {}",
-            failures.len() - MAX_LINES,
-            failures.len()
-        ));
-    }
+    lines.extend(closing_lines(&taken.closing.unwrap_or_default()));
     lines.push(format!("pylair: pytest was ended {how} before it had told what came of the tests"));
     super::say(&lines.join("\n"))
+}
+
+/// What a run found and resolved, as the plugin says it.
+fn closing_lines(closing: &Closing) -> Vec<String> {
+    let name = |text: &str| one_line(text, MAX_NAME_CHARS);
+    let named = |group: &ClosingGroup| format!("{} {}  {}", group.id, name(&group.test), name(&group.kind));
+    let mut lines = Vec::new();
+    for group in closing.failures.iter().take(MAX_LINES) {
+        let ClosingGroup { id, occurrences, failures, .. } = group;
+        let seen = if *occurrences > 1 { format!(", seen {occurrences} times") } else { String::new() };
+        let many = if *failures > 1 {
+            format!("; one of {failures} failures in group {}", group.group)
+        } else {
+            String::new()
+        };
+        let status = serde_json::to_value(group.status).unwrap_or_default();
+        let status = status.as_str().unwrap_or_default().replace('_', " ");
+        lines.push(format!("pylair: {}  ({status}{seen}{many}; pylair failures show {id})", named(group)));
+    }
+    let unnamed: u64 = closing.failures.iter().skip(MAX_LINES).map(|group| group.failures).sum();
+    let more = unnamed + closing.more_failures;
+    if more > 0 {
+        lines.push(format!("pylair: and {more} more; pylair failures list --limit 1000"));
+    }
+    let settled = |group: &ClosingGroup| match group.failures {
+        0 | 1 => named(group),
+        count => format!("{count} failures in group {}, such as {}", group.group, named(group)),
+    };
+    for group in closing.resolved.iter().take(MAX_SETTLED_LINES) {
+        lines.push(format!("pylair: this run resolved {}", settled(group)));
+    }
+    for group in closing.not_resolved.iter().take(MAX_SETTLED_LINES) {
+        let note = name(group.note.as_deref().unwrap_or_default());
+        lines.push(format!("pylair: this run did not resolve {}: {note}", settled(group)));
+    }
+    lines
 }
 
 /// The records that end such a run: of tests that passed just before, of the one that ended it, and of its end.

@@ -8,7 +8,8 @@ use crate::failures::{Error, Failures, record::Taken};
 impl Daemon {
     /// Takes in what a run reports, the body of `POST /api/runs/RUN/records`. When it returns, all of it is on disk.
     pub async fn take_records(&self, run: &str, lines: Vec<u8>) -> Result<Taken, Error> {
-        let is_first = begins(&lines);
+        let ends = |line: Option<&[u8]>| line.is_some_and(|line| event(line).as_deref() == Some("end"));
+        let (is_first, is_last) = (begins(&lines), ends(whole_lines(&lines).next_back()));
         let mut taken = self.failures.ingest_lines(run, lines).await?;
         if is_first {
             crate::event_loop::spawn(take_spool(self.failures.clone()));
@@ -17,18 +18,29 @@ impl Daemon {
             self.frozen.look_soon();
         }
         taken.freeze = self.config.failures.frozen.copies;
+        if is_last {
+            taken.closing = Some(self.failures.run(run).await?.closing());
+        }
         Ok(taken)
     }
 }
 
 /// Whether the first line is a `run` record.
 fn begins(lines: &[u8]) -> bool {
+    whole_lines(lines).next().is_some_and(|line| event(line).as_deref() == Some("run"))
+}
+
+fn whole_lines(lines: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
+    lines.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty())
+}
+
+/// The kind of a record.
+fn event(line: &[u8]) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct Which {
         ev: String,
     }
-    let first = lines.split(|byte| *byte == b'\n').find(|line| !line.trim_ascii().is_empty()).unwrap_or_default();
-    serde_json::from_slice::<Which>(first).is_ok_and(|which| which.ev == "run")
+    serde_json::from_slice::<Which>(line).ok().map(|which| which.ev)
 }
 
 /// Takes in what was reported while no daemon was there.

@@ -12,8 +12,8 @@ pub enum Error {
     Unknown { what: &'static str, id: String },
     #[error("{what} is not valid: {why}")]
     Invalid { what: &'static str, why: String },
-    #[error("`{test}` has not passed since failure {id} was last seen, so nothing shows that it is resolved")]
-    NotShown { id: String, test: String },
+    #[error("nothing shows that failure {id} is resolved: {why}")]
+    NotShown { id: String, test: String, why: String },
     #[error("the store at `{place}` was made by a newer pylair: its schema is {version}, this one knows {known}")]
     Newer { place: String, version: i64, known: i64 },
     #[error("cannot bring the store at `{place}` to the schema of this version")]
@@ -101,9 +101,9 @@ impl Error {
             Self::Unknown { what: "group", .. } => "an analysis of the failures tells the groups there are".into(),
             Self::Unknown { .. } => "look at the list".into(),
             Self::Invalid { .. } => "nothing was changed".into(),
-            Self::NotShown { id, test } => {
+            Self::NotShown { id, test, .. } => {
                 format!(
-                    "run `pylair test '{test}'` and see it pass; a person may say it with `pylair failures debug {id} --status resolved --force`"
+                    "run `pylair test '{test}'`, together with the tests that ran before it when it failed, and see it pass; a person may say it with `pylair failures debug {id} --status resolved --force`"
                 )
             }
             Self::Newer { .. } => {

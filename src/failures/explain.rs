@@ -17,7 +17,7 @@ use super::{
     record::{Evidence, Status},
     rules::{self, Investigation, Progress, Rule, UnknownRule},
     store::{Light, time},
-    view::{Failure, Filter, Onset, Summary},
+    view::{Failure, Filter, Onset, Summary, TestOutcome},
 };
 
 /// Groups of an analysis that are looked into.
@@ -442,10 +442,19 @@ fn row(summary: &Summary) -> Row<'_> {
     }
 }
 
-/// How the test did on the code it failed on last.
+/// How the test did on the code it failed on last, in runs that can be compared with that.
 fn tries(failure: &Failure) -> Option<Tries> {
-    let code = failure.seen.first()?.code.as_deref()?;
-    Some(Tries::on(code, &failure.history)).filter(|tries| tries.passed > 0)
+    let seen = failure.seen.first()?;
+    let code = seen.code.as_deref()?;
+    let failed = failure.history.iter().find(|outcome| outcome.run == seen.run && outcome.failure.is_some())?;
+    let is_alike = |outcome: &&TestOutcome| {
+        let company = |outcome: &TestOutcome| outcome.ran_before.map(|before| before > 0);
+        outcome.python == failed.python
+            && outcome.environment == failed.environment
+            && company(outcome) == company(failed)
+    };
+    let alike: Vec<TestOutcome> = failure.history.iter().filter(is_alike).cloned().collect();
+    Some(Tries::on(code, &alike)).filter(|tries| tries.passed > 0)
 }
 
 /// The commits around the beginning of a failure, with the files that differ as far as git here knows, and the lines that do in files of

@@ -69,9 +69,13 @@ exception and its chain, frames with source and values, output and logs, and the
 3. `execute(\"EXPRESSION\", target=\"failure:ID\")`: the failing test is frozen, its frames are alive. `failure:ID#2` is the second frame from the
    innermost. `inspect`, `call` and `read_source` work on it too. Where there is no frozen copy, the failure says why.
 4. `debug_failure(id, rule, analysis)`: what was found out is kept, with its time and author (topic principles).
-5. Fix it and run the tests again: a failure is resolved when its test passes on changed code.
+5. Fix it and run the tests again: a failure is resolved when its test passes on changed code. The run says what it resolved, and the
+   failure shows the run that proved it.
 
 Status: new, in_progress (an analysis was recorded), resolved, flaky (passes and fails on the same code), reopened.
+A pass counts if the test could have failed. It resolves nothing when it was on another Python than all failing runs, when the test ran by itself
+and had failed after others, or when only notes and other files that are not code differ: `note` of the failure says which. With the same code
+and other versions of packages a failure is not flaky: the reason says what changed (`environment changed: simplejson 3.19.1 → 3.19.3`).
 ";
 
 const INTEGRATION: &str = "\

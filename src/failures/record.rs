@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::environment::Packages;
+use super::{environment::Packages, view::Closing};
 
 /// One line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -111,7 +111,7 @@ pub struct Project {
     pub remote: Option<String>,
 }
 
-/// The code that is tested. Two runs with one hash ran the same code.
+/// The code that is tested. Two runs with one hash ran the same code, whatever their commits are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Code {
     pub run: String,
@@ -126,6 +126,9 @@ pub struct Code {
     /// Files that differ from the commit, up to a bound.
     #[serde(default)]
     pub changed: Vec<String>,
+    /// The hash of files that are not code, such as notes: two runs in which only these differ show nothing about each other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other: Option<String>,
     /// When the commit was made: what passes on an older one is no fix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
@@ -135,7 +138,7 @@ pub struct Code {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CodeHash {
-    /// Commit, difference and untracked files.
+    /// Files that git tracks, as they are in the work tree, and code that it does not.
     Git,
     /// The Python files of the project.
     Files,
@@ -393,6 +396,9 @@ pub struct Taken {
     pub failures: BTreeMap<String, Known>,
     /// How many frozen copies may be made, 0 when they are switched off.
     pub freeze: u32,
+    /// Once the run has ended: what there is to say of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closing: Option<Closing>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -1,17 +1,22 @@
 //! What a failure's status is, judged from what happened: occurrences, passing runs, analyses, and what people said. Pure, and told
 //! again from the history whenever something comes in, so that records which come late count at the time they are of.
+//!
+//! A pass is compared with the failing runs: it shows something only if it could have failed. What passes on another Python, by itself
+//! after failing in a row of tests, or beside a changed note, shows nothing, and the verdict says so in a note.
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use super::{
-    environment::Packages,
+    environment::{self, Packages},
     record::{Outcome, Status},
 };
 
-/// So many runs in a row a flaky test passes on other code before it is believed.
+/// Passing runs in a row, on other code, after which a flaky test counts as resolved.
 pub const FLAKY_PASSES: usize = 10;
+/// Packages that a sentence about a changed environment names.
+const MAX_PACKAGES: usize = 5;
 
 /// Something that happened to a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,22 +37,54 @@ pub enum What {
     Marked { status: Status, author: String, verified: bool },
 }
 
-/// The code that a run tested, as far as that is known.
+/// What a test ran on and with, as far as that is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tested {
+    /// The hash of the code.
     pub code: Option<String>,
+    /// The hash of files that are not code, such as notes: they may matter to a test, and mostly do not.
+    pub other: Option<String>,
     /// When its commit was made, in microseconds since 1970.
     pub committed: Option<i64>,
-    /// The version of Python that it ran on, as `3.13`.
+    /// The interpreter that it ran on, as `CPython 3.13 on linux`.
     pub python: Option<String>,
     /// The packages that were installed there.
     pub packages: Option<Arc<Packages>>,
+    /// Tests that had run before it in the same run.
+    pub before: Option<u32>,
 }
 
 impl Tested {
-    /// What has to be the same for a test to pass and fail for no reason, if it is known.
-    fn same(&self) -> Option<(&str, Option<&str>)> {
-        self.code.as_deref().map(|code| (code, self.python.as_deref()))
+    /// Whether both ran the same code on the same interpreter, if that is known.
+    fn is_same_code(&self, other: &Self) -> bool {
+        self.code.is_some() && self.code == other.code && self.python == other.python
+    }
+
+    /// What was installed otherwise in another run, where both are known and differ.
+    fn environment_changes(&self, to: &Self) -> Option<String> {
+        let both = self.packages.as_ref().zip(to.packages.as_ref());
+        both.filter(|_| self.is_elsewhere(to)).map(|(from, to)| changes(from, to))
+    }
+
+    /// Whether other packages were installed, where both are known.
+    fn is_elsewhere(&self, other: &Self) -> bool {
+        matches!((&self.packages, &other.packages), (Some(own), Some(others)) if !is_same(own, others))
+    }
+
+    /// Whether this pass and a failing of the same code differ in nothing that is known: then the test is flaky.
+    fn contradicts(&self, failed: &Self) -> bool {
+        self.is_same_code(failed)
+            && self.other == failed.other
+            && match (&self.packages, &failed.packages) {
+                (Some(own), Some(others)) => is_same(own, others),
+                (None, None) => true,
+                _ => false,
+            }
+            && match (self.before, failed.before) {
+                // Fewer tests before it are fewer that could disturb it; and what fails by itself may need some.
+                (Some(passed), Some(failed)) => passed >= failed && (passed == 0) == (failed == 0),
+                _ => true,
+            }
     }
 }
 
@@ -57,15 +94,28 @@ pub struct Verdict {
     pub status: Status,
     /// Whether a passing run shows that it is resolved; only a person can say it without.
     pub verified: bool,
+    /// The newest run since it last failed whose passing shows something.
+    pub passed_in: Option<String>,
+    pub note: Option<Note>,
     pub changes: Vec<Change>,
 }
 
+/// A passing run that shows nothing, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    pub run: String,
+    pub text: String,
+}
+
+/// A change of the status. From `Resolved` to `Resolved`: a passing run came to show what somebody had said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     pub at: Timestamp,
     pub from: Option<Status>,
     pub to: Status,
     pub reason: String,
+    /// The run that shows it.
+    pub run: Option<String>,
 }
 
 /// Tells the story. `before` is the status before the first event, for a failure whose beginning is not among them.
@@ -74,36 +124,54 @@ pub fn judge(before: Option<(Status, bool)>, events: &[Event]) -> Verdict {
         status: before.map(|(status, _)| status),
         verified: before.is_some_and(|(_, verified)| verified),
         changes: Vec::new(),
-        failed_on: Vec::new(),
-        passed_on: Vec::new(),
-        failed_with: Vec::new(),
+        failed: Vec::new(),
+        passed: Vec::new(),
         good_before: Vec::new(),
+        environments: Vec::new(),
+        apart: Vec::new(),
+        open_on: Vec::new(),
+        enough_before: 0,
         newest_bad: None,
         passes: 0,
+        passed_in: None,
+        note: None,
     };
     let mut events: Vec<&Event> = events.iter().collect();
     events.sort_by_key(|event| event.at);
     for event in events {
         story.tell(event);
     }
-    Verdict { status: story.status.unwrap_or(Status::New), verified: story.verified, changes: story.changes }
+    Verdict {
+        status: story.status.unwrap_or(Status::New),
+        verified: story.verified,
+        passed_in: story.passed_in,
+        note: story.note,
+        changes: story.changes,
+    }
 }
 
 struct Story<'a> {
     status: Option<Status>,
     verified: bool,
     changes: Vec<Change>,
-    /// Code and Python.
-    failed_on: Vec<(&'a str, Option<&'a str>)>,
-    passed_on: Vec<(&'a str, Option<&'a str>)>,
-    /// The versions of Python that it failed on; None where nobody said.
-    failed_with: Vec<Option<&'a str>>,
+    failed: Vec<&'a Tested>,
+    passed: Vec<&'a Tested>,
     /// Code it passed on before it ever failed.
     good_before: Vec<&'a str>,
+    /// In which environments it passed (true) and failed, in order.
+    environments: Vec<(bool, &'a Arc<Packages>)>,
+    /// Environments in which it passes while it goes on failing in another one.
+    apart: Vec<&'a Arc<Packages>>,
+    /// Interpreters that it failed on and has not passed on since.
+    open_on: Vec<&'a str>,
+    /// Tests that may run before it without making it fail, as passes on failing code show.
+    enough_before: u32,
     /// The newest commit that it failed on.
     newest_bad: Option<i64>,
     /// In a row.
     passes: usize,
+    passed_in: Option<String>,
+    note: Option<Note>,
 }
 
 impl<'a> Story<'a> {
@@ -114,93 +182,228 @@ impl<'a> Story<'a> {
             What::Analysed { author, rule } => {
                 if matches!(self.status, None | Some(Status::New | Status::Reopened)) {
                     let rule = rule.map_or_else(String::new, |rule| format!(" under rule {rule}"));
-                    self.change(event.at, Status::InProgress, format!("{author} recorded an analysis{rule}"));
+                    self.change(event.at, Status::InProgress, format!("{author} recorded an analysis{rule}"), None);
                 }
             }
             What::Marked { status, author, verified } => {
                 let how = if *status == Status::Resolved && !verified { ", without a passing run" } else { "" };
-                self.change(event.at, *status, format!("{author} said so{how}"));
+                let run = self.passed_in.clone().filter(|_| *status == Status::Resolved && *verified);
+                self.change(event.at, *status, format!("{author} said so{how}"), run);
                 self.verified = *verified;
                 self.passes = 0;
+                self.note = None;
+                self.open_on.clear();
             }
         }
     }
 
     fn failed(&mut self, at: Timestamp, run: &str, tested: &'a Tested) {
-        let same = tested.same();
         self.newest_bad = self.newest_bad.max(tested.committed);
         self.passes = 0;
-        let passed_before = same.is_some_and(|same| self.passed_on.contains(&same));
+        (self.passed_in, self.note) = (None, None);
+        let is_flaky = self.passed.iter().any(|passed| passed.contradicts(tested));
+        let same: Vec<&Tested> = self.passed.iter().copied().filter(|passed| passed.is_same_code(tested)).collect();
+        for passed in &same {
+            self.note_company(passed, tested);
+        }
+        if let Some(packages) = &tested.packages {
+            self.note_environment(packages);
+        }
+        if let Some(python) = tested.python.as_deref().filter(|python| !self.open_on.contains(python)) {
+            self.open_on.push(python);
+        }
+        // What may have made the same code fail.
+        let why = same.last().map_or_else(String::new, |passed| match passed.environment_changes(tested) {
+            Some(changes) => format!("; environment changed: {changes}"),
+            None if passed.before > Some(0) && tested.before == Some(0) => {
+                "; it failed by itself, and had passed after other tests".to_owned()
+            }
+            None => String::new(),
+        });
         if self.status.is_none() {
-            self.change(at, Status::New, format!("first seen in run {run}"));
+            self.change(at, Status::New, format!("first seen in run {run}{why}"), None);
         }
         match self.status {
             Some(Status::Flaky) => {}
-            _ if passed_before => {
-                self.change(at, Status::Flaky, format!("failed in run {run} on code it has passed on"));
+            _ if is_flaky => {
+                let reason = format!("failed in run {run} on code it has passed on");
+                self.change(at, Status::Flaky, reason, Some(run.to_owned()));
             }
-            Some(Status::Resolved) => self.change(at, Status::Reopened, format!("failed again in run {run}")),
+            Some(Status::Resolved) => {
+                let reason = format!("failed again in run {run}{why}");
+                self.change(at, Status::Reopened, reason, Some(run.to_owned()));
+            }
             _ => {}
         }
-        self.failed_on.extend(same);
-        self.failed_with.push(tested.python.as_deref());
+        self.failed.push(tested);
+    }
+
+    /// Notes that it failed in an environment: where it passed since it last failed there is another, that did not take its place.
+    fn note_environment(&mut self, bad: &'a Arc<Packages>) {
+        if let Some(last) = self.environments.iter().rposition(|(passed, seen)| !passed && is_same(seen, bad)) {
+            let since = self.environments[last..].iter().filter(|(passed, seen)| *passed && !is_same(seen, bad));
+            self.apart.extend(since.map(|(_, seen)| *seen));
+        }
+        self.environments.push((false, bad));
+    }
+
+    /// Notes how many tests may run before it although the code is bad.
+    fn note_company(&mut self, passed: &Tested, failed: &Tested) {
+        if let (Some(before), Some(more)) = (passed.before, failed.before)
+            && before < more
+        {
+            self.enough_before = self.enough_before.max(before);
+        }
     }
 
     fn passed(&mut self, at: Timestamp, run: &str, tested: &'a Tested) {
-        let (code, same) = (tested.code.as_deref(), tested.same());
-        self.passed_on.extend(same);
-        // What passes on another Python says nothing about this one.
-        let python = tested.python.as_deref();
-        if python.is_some()
-            && !self.failed_with.is_empty()
-            && !self.failed_with.iter().any(|with| with.is_none_or(|with| Some(with) == python))
-        {
+        self.passed.push(tested);
+        // Before it ever failed, a pass says only which code was good.
+        if self.status.is_none() {
+            self.good_before.extend(tested.code.as_deref());
+            return;
+        }
+        let is_flaky = self.failed.iter().any(|failed| tested.contradicts(failed));
+        let shown = if is_flaky { Ok(()) } else { self.shows(tested) };
+        let same: Vec<&Tested> = self.failed.iter().copied().filter(|failed| tested.is_same_code(failed)).collect();
+        for failed in &same {
+            self.note_company(tested, failed);
+        }
+        self.environments.extend(tested.packages.as_ref().map(|packages| (true, packages)));
+        if let Err(why) = shown {
+            self.note = Some(Note { run: run.to_owned(), text: format!("it passed in run {run}, {why}") });
             return;
         }
         self.passes += 1;
-        let failed_before = same.is_some_and(|same| self.failed_on.contains(&same));
-        // Before it ever failed, a pass says only which code was good.
-        if self.status.is_none() {
-            self.good_before.extend(code);
-            return;
-        }
         // Somebody looks at how it was, as a bisection does.
-        let is_older = code.is_some_and(|code| self.good_before.contains(&code))
+        let is_older = tested.code.as_deref().is_some_and(|code| self.good_before.contains(&code))
             || tested.committed.zip(self.newest_bad).is_some_and(|(passed, failed)| passed < failed);
-        if is_older && !failed_before {
+        if is_older && same.is_empty() {
             return;
         }
+        let python = tested.python.as_deref();
+        self.open_on.retain(|open| python.is_some_and(|python| python != *open));
+        if let Some(open) = self.open_on.first().filter(|_| !is_flaky) {
+            let python = python.unwrap_or_default();
+            let text = format!("it passed in run {run} on {python}; it failed on {open} too, and has not passed there");
+            self.note = Some(Note { run: run.to_owned(), text });
+            return;
+        }
+        self.passed_in = Some(run.to_owned());
+        self.note = None;
+        let environment = same.last().and_then(|failed| failed.environment_changes(tested));
+        let is_elsewhere = same.iter().all(|failed| failed.is_elsewhere(tested));
         match self.status {
-            Some(Status::Flaky) if self.passes >= FLAKY_PASSES && code.is_some() && !failed_before => {
-                self.change(
-                    at,
-                    Status::Resolved,
-                    format!("passed in {} runs in a row, last in run {run}", self.passes),
-                );
-                self.verified = true;
+            Some(Status::Flaky) if self.passes >= FLAKY_PASSES && tested.code.is_some() && is_elsewhere => {
+                let reason = format!("passed in {} runs in a row, last in run {run}", self.passes);
+                self.resolve(at, reason, run);
             }
             Some(Status::Flaky) => {}
-            _ if failed_before => {
-                self.change(at, Status::Flaky, format!("passed in run {run} on code it has failed on"));
+            _ if is_flaky => {
+                let reason = format!("passed in run {run} on code it has failed on");
+                self.change(at, Status::Flaky, reason, Some(run.to_owned()));
             }
-            Some(Status::Resolved) => self.verified = true,
-            // Without a hash nobody knows whether the code changed.
-            _ if code.is_some() && !self.failed_on.is_empty() => {
-                self.change(at, Status::Resolved, format!("passed in run {run} on changed code"));
+            Some(Status::Resolved) if !self.verified => {
+                let reason = format!("passed in run {run}, which shows it");
+                let (from, to) = (self.status, Status::Resolved);
+                self.changes.push(Change { at, from, to, reason, run: Some(run.to_owned()) });
                 self.verified = true;
+            }
+            Some(Status::Resolved) => {}
+            // Without a hash nobody knows whether the code changed.
+            _ if tested.code.is_some() && self.failed.iter().any(|failed| failed.code.is_some()) => {
+                let why = environment.map_or_else(
+                    || "on changed code".to_owned(),
+                    |changes| format!("on the same code; environment changed: {changes}"),
+                );
+                self.resolve(at, format!("passed in run {run} {why}"), run);
             }
             _ => {}
         }
     }
 
-    fn change(&mut self, at: Timestamp, to: Status, reason: String) {
+    /// Why a pass shows nothing, if it does not.
+    fn shows(&self, tested: &Tested) -> Result<(), String> {
+        if self.failed.is_empty() {
+            return Ok(());
+        }
+        if let Some(python) = &tested.python
+            && self.failed.iter().all(|failed| failed.python.as_ref().is_some_and(|with| with != python))
+        {
+            let with = self.failed.last().and_then(|failed| failed.python.as_deref()).unwrap_or_default();
+            return Err(format!("on {python}, which shows nothing: it failed on {with}"));
+        }
+        let same = self.failed.iter().rev().find(|failed| tested.is_same_code(failed));
+        let least = self.failed.iter().map(|failed| failed.before).min().flatten();
+        let is_too_few = |before: u32, least: u32| {
+            let is_less = same.is_some_and(|failed| {
+                !tested.is_elsewhere(failed) && failed.before.is_some_and(|others| before < others)
+            });
+            least > 0 && (before <= self.enough_before || is_less)
+        };
+        if let (Some(before), Some(least)) = (tested.before, least)
+            && is_too_few(before, least)
+        {
+            let alone = if before == 0 { "by itself".to_owned() } else { format!("after {}", other_tests(before)) };
+            return Err(format!(
+                "{alone}, which shows nothing: it failed after {}; run it together with these",
+                other_tests(least)
+            ));
+        }
+        let bad = self.failed.iter().rev().find_map(|failed| failed.packages.as_ref());
+        if let (Some(own), Some(bad)) = (&tested.packages, bad)
+            && self.apart.iter().any(|apart| is_same(apart, own))
+            && !self.environments.iter().any(|(passed, seen)| !passed && is_same(seen, own))
+        {
+            let changes = changes(bad, own);
+            return Err(format!(
+                "where it always passes, which shows nothing: it fails in another environment ({changes})"
+            ));
+        }
+        match same {
+            Some(failed) if tested.is_elsewhere(failed) => Ok(()),
+            Some(failed) if tested.packages.is_some() != failed.packages.is_some() => {
+                Err("on the same code; whether its packages are the same is not known".to_owned())
+            }
+            Some(failed) if tested.other != failed.other => {
+                Err("and nothing changed but files that are not code, so that this shows nothing".to_owned())
+            }
+            // It failed by itself, and other tests do something that it needs.
+            Some(_) => Err("after other tests, on code on which it fails by itself".to_owned()),
+            None => Ok(()),
+        }
+    }
+
+    fn resolve(&mut self, at: Timestamp, reason: String, run: &str) {
+        self.change(at, Status::Resolved, reason, Some(run.to_owned()));
+        self.verified = true;
+    }
+
+    fn change(&mut self, at: Timestamp, to: Status, reason: String, run: Option<String>) {
         if self.status == Some(to) {
             return;
         }
-        self.changes.push(Change { at, from: self.status, to, reason });
+        self.changes.push(Change { at, from: self.status, to, reason, run });
         self.status = Some(to);
         self.verified = false;
     }
+}
+
+/// Equal packages are mostly one object.
+fn is_same(one: &Arc<Packages>, other: &Arc<Packages>) -> bool {
+    Arc::ptr_eq(one, other) || one == other
+}
+
+/// What differs, in words: `simplejson 3.19.1 → 3.19.3`.
+pub(super) fn changes(from: &Packages, to: &Packages) -> String {
+    let changes = environment::changes(from, to);
+    let named: Vec<String> = changes.iter().take(MAX_PACKAGES).map(ToString::to_string).collect();
+    let more = changes.len() - named.len();
+    format!("{}{}", named.join(", "), if more > 0 { format!(" and {more} more") } else { String::new() })
+}
+
+fn other_tests(count: u32) -> String {
+    format!("{count} other test{}", if count == 1 { "" } else { "s" })
 }
 
 /// What one run says of a test, from each of its reports: a test that failed and was run again until it passed did both, and a test
@@ -218,22 +421,25 @@ mod tests {
         Timestamp::from_second(1_000 + second).unwrap()
     }
 
-    /// `F1` failed on code 1, `P2` passed on code 2, `P2@5` on a commit made at 5, `P2/8` with Python 8, `F` and `P` on unknown code, `A` analysed, `R` and `U` said to be resolved,
-    /// verified and not.
+    /// `F1` failed on code 1, `P2` passed on code 2, `P2@5` on a commit made at 5, `P2/8` with Python 8, `P2+3` after 3 other tests, `P2=4` with version 4 of a package, `P2~n` beside
+    /// other files n, `F` and `P` on unknown code, `A` analysed, `R` and `U` said to be resolved, verified and not.
     fn tell(story: &str) -> Verdict {
         let events: Vec<Event> = story
             .split_whitespace()
             .zip(0..)
             .map(|(word, second)| {
                 let run = format!("r{second}");
-                let (word, python) = word.split_once('/').unwrap_or((word, ""));
-                let (code, committed) = word[1..].split_once('@').unwrap_or((&word[1..], ""));
-                let known = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+                let part = |mark: char| {
+                    let rest = word.split_once(mark)?.1;
+                    Some(rest.split(['@', '/', '+', '=', '~']).next().unwrap_or(rest).to_owned())
+                };
                 let code = Tested {
-                    code: known(code),
-                    committed: committed.parse().ok(),
-                    python: known(python),
-                    ..Tested::default()
+                    code: Some(part(word.chars().next().unwrap()).unwrap()).filter(|code| !code.is_empty()),
+                    other: part('~'),
+                    committed: part('@').and_then(|at| at.parse().ok()),
+                    python: part('/'),
+                    packages: part('=').map(|version| packages(&[("simplejson", &version), ("six", "1.16")])),
+                    before: part('+').and_then(|before| before.parse().ok()),
                 };
                 let author = || "ann".to_owned();
                 let what = match &word[..1] {
@@ -247,6 +453,16 @@ mod tests {
             })
             .collect();
         judge(None, &events)
+    }
+
+    fn packages(listed: &[(&str, &str)]) -> Arc<Packages> {
+        Arc::new(listed.iter().map(|(name, version)| ((*name).to_owned(), (*version).to_owned())).collect())
+    }
+
+    /// The newest note, or the reason of the newest change.
+    fn said(story: &str) -> String {
+        let verdict = tell(story);
+        verdict.note.map_or_else(|| verdict.changes.last().unwrap().reason.clone(), |note| note.text)
     }
 
     fn check(story: &str, status: Status, changes: usize) {
@@ -286,7 +502,12 @@ mod tests {
         check("P1/12 F1/8 P1/12", Status::New, 1);
         check("F1/8 P2/12", Status::New, 1);
         check("F1/8 P2/12 P2/8", Status::Resolved, 2);
-        check("F1/8 F1/12 P2/12", Status::Resolved, 2);
+        check("F1/8 F1/12 P2/12", Status::New, 1);
+        assert_eq!(said("F1/8 F1/12 P2/12"), "it passed in run r2 on 12; it failed on 8 too, and has not passed there");
+        check("F1/8 F1/12 P2/12 P2/8", Status::Resolved, 2);
+        check("F1/8 F1/12 R", Status::Resolved, 2);
+        assert_eq!(said("F1/8 P2/12"), "it passed in run r1, on 12, which shows nothing: it failed on 8");
+        assert_eq!(tell("F1/8 P2/12").passed_in, None, "nobody can call on it either");
         check("F1/8 P1/8", Status::Flaky, 2);
         check("F1 P2/12", Status::Resolved, 2);
         check("F1/8 P2", Status::Resolved, 2);
@@ -301,6 +522,78 @@ mod tests {
         check("F1 P1 P2 F3", Status::Flaky, 2);
         check(&format!("F1 P1 {}", "P2 ".repeat(FLAKY_PASSES - 1)), Status::Resolved, 3);
         check(&format!("F1 P1 {} F2 P2", "P2 ".repeat(FLAKY_PASSES - 2)), Status::Flaky, 2);
+    }
+
+    #[test]
+    fn other_packages_are_another_environment() {
+        check("F1=3.19.1 P1=3.19.3", Status::Resolved, 2);
+        let bump = "environment changed: simplejson 3.19.1 → 3.19.3";
+        assert_eq!(said("F1=3.19.1 P1=3.19.3"), format!("passed in run r1 on the same code; {bump}"));
+        check("P1=3.19.1 F1=3.19.3", Status::New, 1);
+        assert_eq!(said("P1=3.19.1 F1=3.19.3"), format!("first seen in run r1; {bump}"));
+        check("F1=3 P1=4 F1=4", Status::Flaky, 3);
+        check("F1=3 P2=4", Status::Resolved, 2);
+        assert_eq!(said("F1=3 P2=4"), "passed in run r1 on changed code");
+        // Back to what was good is a way to mend it; two that go on beside each other are not.
+        check("P1=3 F1=4 P1=3", Status::Resolved, 2);
+        check("F1=3 P1=4 F1=3", Status::Reopened, 3);
+        assert!(said("F1=3 P1=4 F1=3").ends_with("simplejson 4 → 3"), "{}", said("F1=3 P1=4 F1=3"));
+        check("F1=3 P1=4 F1=3 P1=4 P2=4", Status::Reopened, 3);
+        assert!(said("F1=3 P1=4 F1=3 P2=4").contains("another environment (simplejson 3 → 4)"));
+        check("F1=3 P1=4 F1=3 P2=4 P2=3", Status::Resolved, 4);
+        check("F1=3 P1=4 F1=3 F2=4 P3=4", Status::Resolved, 4);
+        // What was recorded before packages were compared.
+        check("F1 P1=4", Status::New, 1);
+        let many: Vec<String> = (0..9).map(|number| format!("p{number}")).collect();
+        let many: Vec<(&str, &str)> = many.iter().map(|name| (name.as_str(), "1")).collect();
+        assert!(super::changes(&packages(&[]), &packages(&many)).ends_with("p4 1 installed and 4 more"));
+    }
+
+    #[test]
+    fn a_note_beside_the_code_shows_nothing() {
+        check("F1~a P1~b", Status::New, 1);
+        assert!(said("F1~a P1~b").contains("nothing changed but files that are not code"), "{}", said("F1~a P1~b"));
+        check("P1~a F1~b", Status::New, 1);
+        check("F1~a P1~b P1~a", Status::Flaky, 2);
+        check("F1~a P2~b", Status::Resolved, 2);
+    }
+
+    #[test]
+    fn a_pass_alone_of_what_failed_in_order_shows_nothing() {
+        check("F1+12 P1+0", Status::New, 1);
+        let note = "it passed in run r1, by itself, which shows nothing: it failed after 12 other tests; run it together with these";
+        assert_eq!(said("F1+12 P1+0"), note);
+        check("F1+12 P2+0", Status::New, 1);
+        assert_eq!(tell("F1+12 P2+0").passed_in, None);
+        check("F1+12 P2+0 P2+11", Status::Resolved, 2);
+        check("F1+12 P2+3", Status::Resolved, 2);
+        // It passes after three tests on bad code too, so that it takes more to show something.
+        check("F1+12 P1+3 P2+3", Status::New, 1);
+        check("F1+12 P1+3 P2+12", Status::Resolved, 2);
+        check("P1+3 F1+12 P2+3", Status::New, 1);
+        check("F1+12 P1+12", Status::Flaky, 2);
+        // What failed by itself is shown by a pass alone.
+        check("F1+12 F1+0 P2+0", Status::Resolved, 2);
+        check("F1+0 P2+0", Status::Resolved, 2);
+        check("F1+0 P2+12", Status::Resolved, 2);
+        // It needs the others.
+        check("F1+0 P1+12", Status::New, 1);
+        check("P1+12 F1+0", Status::New, 1);
+        check("F1+0 P1+0", Status::Flaky, 2);
+        check("F1+12 P2", Status::Resolved, 2);
+        check("F1=3+12 P1=4+0", Status::New, 1);
+    }
+
+    #[test]
+    fn the_run_that_shows_it_is_known() {
+        let shown = |story: &str| tell(story).changes.last().unwrap().run.clone();
+        assert_eq!(shown("F1 P2").as_deref(), Some("r1"));
+        assert_eq!(shown("F1 P2 P3 P4").as_deref(), Some("r1"));
+        assert_eq!(shown("F1 U P2").as_deref(), Some("r2"));
+        assert_eq!(shown("F1 P1 R").as_deref(), Some("r1"));
+        assert_eq!(shown("F1 U"), None);
+        assert_eq!(tell("F1 P2 F3 P4").passed_in.as_deref(), Some("r3"));
+        assert_eq!(tell("F1 P2 F3").passed_in, None);
     }
 
     #[test]

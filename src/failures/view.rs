@@ -1,6 +1,6 @@
 //! What is told of runs and failures: the answers of the store's queries. Analysis and the doors read these.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use jiff::{Timestamp, civil::Date};
 use schemars::JsonSchema;
@@ -46,6 +46,9 @@ pub struct Summary {
     pub occurrences: u64,
     /// How many analyses were recorded.
     pub investigations: u64,
+    /// About the newest passing run, if it shows nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 /// One failure with all that is known of it.
@@ -58,6 +61,8 @@ pub struct Failure {
     pub seen: Vec<Occurrence>,
     /// Of the status, oldest first.
     pub changes: Vec<StatusChange>,
+    /// The run that shows that it is resolved, if it is and one does.
+    pub proof: Option<Proof>,
     /// Oldest first.
     pub investigations_made: Vec<Investigation>,
     /// What became of the test in its newest runs, newest first.
@@ -101,6 +106,20 @@ pub struct StatusChange {
     pub from: Option<Status>,
     pub to: Status,
     pub reason: String,
+    /// The run that shows it.
+    pub run: Option<String>,
+}
+
+/// A passing run that shows that a failure is resolved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Proof {
+    pub run: String,
+    #[schemars(with = "String")]
+    pub at: Timestamp,
+    /// Why it shows it.
+    pub reason: String,
+    pub commit: Option<String>,
+    pub python: Option<String>,
 }
 
 /// An analysis that somebody recorded, under one of the nine rules if there is a number.
@@ -128,6 +147,10 @@ pub struct TestOutcome {
     pub dirty: bool,
     /// The version it ran on.
     pub python: Option<String>,
+    /// Names the packages that were installed: equal for equal ones.
+    pub environment: Option<String>,
+    /// Tests that had run before it in the run.
+    pub ran_before: Option<u32>,
     /// The failure's id, when it failed.
     pub failure: Option<String>,
 }
@@ -190,6 +213,92 @@ pub struct RunDetail {
     /// Versions of what was installed, by name.
     pub packages: Packages,
     pub failures: Vec<Summary>,
+    /// Failures that are not listed because there are too many.
+    pub more_failures: u64,
+    /// Ids of those after which the test was run again.
+    #[serde(skip)]
+    pub rerun: Vec<String>,
+    /// Failures that this run shows to be resolved.
+    pub resolved: Vec<Summary>,
+    /// Failures whose tests passed in this run in a way that shows nothing; `note` says why.
+    pub not_resolved: Vec<Summary>,
+}
+
+/// What a run ends with: its failures and what it resolved, one of each group.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Closing {
+    pub failures: Vec<ClosingGroup>,
+    pub more_failures: u64,
+    pub resolved: Vec<ClosingGroup>,
+    pub not_resolved: Vec<ClosingGroup>,
+}
+
+/// Failures of one cause in a run, by the first of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ClosingGroup {
+    pub group: String,
+    /// How many there are in the run.
+    pub failures: u64,
+    pub id: String,
+    pub test: String,
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub status: Status,
+    pub occurrences: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+impl RunDetail {
+    pub fn closing(&self) -> Closing {
+        let told = |failures: &[Summary]| {
+            let grouped = by_group(failures, |_| false);
+            grouped.into_iter().map(|(failure, count)| ClosingGroup::new(failure, count)).collect()
+        };
+        let failed: Vec<Summary> =
+            self.failures.iter().filter(|failure| !self.rerun.contains(&failure.id)).cloned().collect();
+        Closing {
+            failures: told(&failed),
+            more_failures: self.more_failures,
+            resolved: told(&self.resolved),
+            not_resolved: told(&self.not_resolved),
+        }
+    }
+}
+
+impl ClosingGroup {
+    fn new(failure: &Summary, count: usize) -> Self {
+        Self {
+            group: failure.group.clone(),
+            failures: count as u64,
+            id: failure.id.clone(),
+            test: failure.test.clone(),
+            kind: failure.kind.clone(),
+            status: failure.status,
+            occurrences: failure.occurrences,
+            note: failure.note.clone(),
+        }
+    }
+}
+
+/// One failure of each group, in the order in which groups come first, with the number of those it stands for. One that is preferred
+/// stands for its group before others do.
+pub fn by_group(failures: &[Summary], prefer: impl Fn(&Summary) -> bool) -> Vec<(&Summary, usize)> {
+    let mut groups: Vec<(&Summary, usize)> = Vec::new();
+    let mut at: HashMap<&str, usize> = HashMap::new();
+    for failure in failures {
+        let index = *at.entry(failure.group.as_str()).or_insert(groups.len());
+        match groups.get_mut(index) {
+            Some((first, count)) => {
+                *count += 1;
+                if prefer(failure) && !prefer(first) {
+                    *first = failure;
+                }
+            }
+            None => groups.push((failure, 1)),
+        }
+    }
+    groups
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -248,6 +357,9 @@ pub struct Onset {
     pub last_good: Option<OnsetRun>,
     /// The first run in which it failed since.
     pub first_bad: Option<OnsetRun>,
+    /// What was installed otherwise in the two, such as `simplejson 3.19.1 → 3.19.3`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -130,5 +130,5 @@ fn taken(batch: &Batch, known: &BTreeMap<String, Known>) -> Taken {
     let occurrences =
         batch.reports.iter().filter_map(|report| report.failing.as_ref()).map(|failing| &failing.occurrence);
     let failures = occurrences.filter_map(|name| Some((name.clone(), known.get(name)?.clone()))).collect();
-    Taken { taken: batch.records, failures, freeze: 0 }
+    Taken { taken: batch.records, failures, ..Taken::default() }
 }

@@ -230,3 +230,48 @@ fn the_demo_walks_from_the_failure_to_the_fix() {
         assert!(ran.stdout.contains(part), "no {part:?} in {}", ran.stdout);
     }
 }
+
+#[test]
+fn a_run_ends_with_one_line_for_each_cause_and_says_what_it_resolved() {
+    let test = "a_run_ends_with_one_line_for_each_cause_and_says_what_it_resolved";
+    let Some(home) = home_with("many_of_one_cause", test) else { return };
+    let closing = |arguments: &[&str]| {
+        let ran =
+            home.run(&[&["test", "-q", "--tb=no", "-p", "no:cacheprovider", "-p", "no:randomly"], arguments].concat());
+        let lines: Vec<String> =
+            ran.stdout.lines().filter(|line| line.starts_with("pylair: ")).map(str::to_owned).collect();
+        (ran.status.code(), lines)
+    };
+    let (code, lines) = closing(&[]);
+    assert_eq!((code, lines.len()), (Some(1), 2), "{lines:#?}");
+    let of = |lines: &[String], part: &str| -> String {
+        lines.iter().find(|line| line.contains(part)).unwrap_or_else(|| panic!("no {part} in {lines:#?}")).clone()
+    };
+    let many = of(&lines, "one of 60 failures in group");
+    assert!(many.contains("test_prices.py::test_price[") && many.contains("  KeyError  (new; "), "{many}");
+    let disturbed = of(&lines, "test_order.py::test_second").split(' ').nth(1).expect("an id").to_owned();
+
+    let (code, lines) = closing(&["test_order.py::test_second"]);
+    assert_eq!(code, Some(0), "{lines:#?}");
+    let why = "by itself, which shows nothing: it failed after 1 other test; run it together with these";
+    assert!(lines[0].starts_with(&format!("pylair: this run did not resolve {disturbed} ")), "{lines:#?}");
+    assert!(lines.len() == 1 && lines[0].ends_with(why), "{lines:#?}");
+
+    fs::write(home.work().join("shop.py"), "PRICES = {n: n for n in range(60)}\ncart = []\n")
+        .expect("it can be written");
+    let (code, lines) = closing(&[]);
+    assert_eq!((code, lines.len()), (Some(1), 2), "{lines:#?}");
+    let resolved = of(&lines, "pylair: this run resolved 60 failures in group ");
+    let id = resolved.split("such as ").nth(1).and_then(|rest| rest.split(' ').next()).expect("an id");
+    assert!(of(&lines, "(new, seen 2 times; ").contains(&disturbed), "{lines:#?}");
+    let shown = home.run(&["failures", "show", id]).stdout;
+    assert!(shown.contains("\nshown by run ") && shown.contains(" on changed code, "), "{shown}");
+    let shown: Value = serde_json::from_str(&home.run(&["failures", "show", id, "--json"]).stdout).expect("JSON");
+    assert_eq!(shown["proof"]["run"], shown["changes"][1]["run"], "{shown}");
+    assert!(shown["proof"]["run"].is_string(), "{shown}");
+    let shown = home.run(&["failures", "show", &disturbed]).stdout;
+    assert!(
+        shown.ends_with("it failed after 1 other test: only a run with that shows that it is resolved\n"),
+        "{shown}"
+    );
+}

@@ -64,6 +64,8 @@ fn next_steps_of_the_usual_failures_are_diffs_that_fix_them() {
         let diff = step["diff"].as_str().unwrap_or_else(|| panic!("{test}: no diff in {step}"));
         fs::write(home.work().join("step.diff"), diff).expect("the home is writable");
         git(&home, &["apply", "--check", "step.diff"]);
+        // What failed only after others is not mended by a pass alone.
+        assert_eq!(run_tests(&home, &[test]), Some(1), "{test} fails by itself too");
         git(&home, &["apply", "step.diff"]);
         assert_eq!(run_tests(&home, &[test]), Some(0), "{test} with {diff}");
         git(&home, &["apply", "--reverse", "step.diff"]);

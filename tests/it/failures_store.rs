@@ -719,3 +719,93 @@ fn a_run_keeps_the_packages_it_was_made_with() {
         assert_eq!(changed, ["simplejson 3.19.1 → 3.19.3"]);
     });
 }
+
+/// A `run` record with packages of its own, on an interpreter of its own.
+fn begin_with(run: &str, second: i64, more: &Value) -> Record {
+    let mut began = serde_json::to_value(begin(run, second)).expect("it is JSON");
+    let fields = more.as_object().expect("an object").iter();
+    began.as_object_mut().expect("an object").extend(fields.map(|(name, value)| (name.clone(), value.clone())));
+    record(began)
+}
+
+#[test]
+fn a_changed_environment_is_named_and_not_flaky() {
+    on_each_database("bump", |database| async move {
+        let failures = open(database);
+        let with = |version: &str| json!({"packages": {"pytest": "8.3.4", "simplejson": version}});
+        let began = async |run: &str, second, more: &Value, report: Record| {
+            let batch = vec![begin_with(run, second, more), code(run, "same"), report, ended(run, second)];
+            failures.ingest(batch).await.unwrap()
+        };
+        began("good", 0, &with("3.19.1"), passed("good", TEST, 0)).await;
+        let taken = began("bad", 10, &with("3.19.3"), failed("bad", TEST, 10, "total", "bad price")).await;
+        let (id, _) = only(&taken);
+        let failure = failures.get(&id).await.unwrap();
+        assert_eq!(failure.summary.status, Status::New, "{:?}", failure.changes);
+        let bump = "environment changed: simplejson 3.19.1 → 3.19.3";
+        assert_eq!(failure.changes[0].reason, format!("first seen in run bad; {bump}"));
+        let onset = failures.onset(&id).await.unwrap();
+        assert_eq!(onset.environment.as_deref(), Some("simplejson 3.19.1 → 3.19.3"));
+
+        began("mended", 20, &with("3.19.4"), passed("mended", TEST, 20)).await;
+        let failure = failures.get(&id).await.unwrap();
+        assert_eq!(failure.summary.status, Status::Resolved, "{:?}", failure.changes);
+        let proof = failure.proof.expect("a run shows it");
+        let why = "passed in run mended on the same code; environment changed: simplejson 3.19.3 → 3.19.4";
+        assert_eq!((proof.run.as_str(), proof.reason.as_str()), ("mended", why));
+        assert_eq!(proof.commit.as_deref(), Some("commit-same"));
+        let run = failures.run("mended").await.unwrap();
+        assert_eq!(run.resolved.iter().map(|failure| failure.id.as_str()).collect::<Vec<_>>(), [id.as_str()]);
+        assert!(run.not_resolved.is_empty() && failures.run("good").await.unwrap().resolved.is_empty());
+        failures.close().await;
+    });
+}
+
+#[test]
+fn passes_that_show_nothing_resolve_nothing() {
+    on_each_database("nothing", |database| async move {
+        let failures = open(database);
+        let other = "tests/test_shop.py::test_first";
+        let began = vec![
+            begin_with("bad", 0, &json!({"implementation": "cpython", "platform": "linux 6.1 x86_64"})),
+            code("bad", "one"),
+            passed("bad", other, 1),
+            failed("bad", TEST, 2, "total", "bad price"),
+        ];
+        let (id, _) = only(&failures.ingest(began).await.unwrap());
+        let mut second = 10;
+        let mut check = async |more: Value, reports: &[&str], hash: &str, notes: &str, expected: Status, said: &str| {
+            second += 10;
+            let run = format!("r{second}");
+            let mut all = json!({"implementation": "cpython", "platform": "linux 6.1 x86_64"});
+            all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let mut changed = serde_json::to_value(code(&run, hash)).unwrap();
+            changed["other"] = notes.into();
+            let mut batch = vec![begin_with(&run, second, &all), record(changed)];
+            batch.extend((0..).zip(reports).map(|(index, test)| passed(&run, test, second + index)));
+            failures.ingest(batch).await.unwrap();
+            let failure = failures.get(&id).await.unwrap();
+            assert_eq!(failure.summary.status, expected, "{run}: {:?}", failure.changes);
+            let note = failure.summary.note.unwrap_or_default();
+            assert!(note.contains(said) && note.is_empty() == said.is_empty(), "{run}: {note:?} is not {said:?}");
+            let told = failures.run(&run).await.unwrap();
+            let ids = |failures: &[pylair::failures::view::Summary]| {
+                failures.iter().map(|failure| failure.id.clone()).collect::<Vec<_>>()
+            };
+            let shows = expected == Status::Resolved;
+            assert_eq!((ids(&told.resolved).contains(&id), ids(&told.not_resolved).contains(&id)), (shows, !shows));
+        };
+        let open = Status::New;
+        check(json!({"python": "3.8.18"}), &[other, TEST], "two", "", open, "on CPython 3.8 on linux").await;
+        check(json!({"implementation": "pypy"}), &[other, TEST], "two", "", open, "on PyPy 3.13 on linux").await;
+        check(json!({"platform": "darwin 24"}), &[other, TEST], "two", "", open, "on CPython 3.13 on darwin").await;
+        check(json!({}), &[TEST], "two", "", open, "by itself, which shows nothing: it failed after 1 other test")
+            .await;
+        check(json!({}), &[TEST], "one", "", open, "by itself").await;
+        check(json!({}), &[other, TEST], "one", "note", open, "files that are not code").await;
+        let refused = failures.set_status(&id, Status::Resolved, "ann", false).await.unwrap_err();
+        assert!(refused.to_string().contains("files that are not code"), "{refused}");
+        check(json!({}), &[other, TEST], "two", "", Status::Resolved, "").await;
+        failures.close().await;
+    });
+}

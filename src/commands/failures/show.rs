@@ -28,6 +28,14 @@ pub(super) fn failure(failure: &Value, all: bool) -> Result<(), Failure> {
         times => format!("seen {times} times"),
     };
     say(&format!("{id}  {}, {times}, last {}", status(failure), ago(text(failure, "last_seen"))))?;
+    let proof = &failure["proof"];
+    if proof.is_object() {
+        let how = format!("run {}: {}", text(proof, "run"), text(proof, "reason"));
+        say(&format!("shown by {}, {}", one_line(&how, 300), ago(text(proof, "at"))))?;
+    }
+    if let Some(note) = failure["note"].as_str() {
+        say(&one_line(note, 400))?;
+    }
     say(&format!("{}  ({})", shown(text(failure, "test")), text(failure, "phase")))?;
     let seen = list(&failure["seen"]).find(|seen| seen["evidence"].is_object());
     let evidence = seen.map_or(&Value::Null, |seen| &seen["evidence"]);
@@ -66,7 +74,13 @@ pub(super) fn failure(failure: &Value, all: bool) -> Result<(), Failure> {
     }
     say(&format!("pylair failures prompt {id}  all of this for a model"))?;
     say(&format!("pylair failures debug {id} --rule N '…'  record what you find out"))?;
-    say(&format!("pylair test '{}'  see whether it passes", shown(text(failure, "test"))))
+    say(&format!("pylair test '{}'  see whether it passes", shown(text(failure, "test"))))?;
+    let failed = list(&failure["history"]).find(|outcome| outcome["failure"] == failure["id"]);
+    match failed.and_then(|outcome| outcome["ran_before"].as_u64()).unwrap_or(0) {
+        0 => Ok(()),
+        1 => say("it failed after 1 other test: only a run with that shows that it is resolved"),
+        count => say(&format!("it failed after {count} other tests: only a run with these shows that it is resolved")),
+    }
 }
 
 fn frames(frames: &Value, all: bool) -> Result<(), Failure> {
@@ -125,6 +139,10 @@ fn thoughts(failure: &Value) -> Result<(), Failure> {
             let code = shown(text(&step["evaluate"], "code")).replace('\'', "'\\''");
             say(&format!("pylair exec -t {} '{code}'", shown(text(&step["evaluate"], "target"))))?;
         }
+    }
+    if let Some(environment) = failure["onset"]["environment"].as_str() {
+        heading("Environment changed between the last good and the first bad run")?;
+        say(&shown(environment))?;
     }
     let files: Vec<&str> = list(&failure["between"]["files"]).filter_map(Value::as_str).take(20).collect();
     if !files.is_empty() {

@@ -439,6 +439,8 @@ fn a_run_in_which_a_part_of_a_test_failed_is_no_passing_one() {
         commit: None,
         dirty: false,
         python: None,
+        environment: None,
+        ran_before: None,
         failure: None,
     };
     let history = [

@@ -7,7 +7,7 @@ use super::{
     regroup::{Named, new_name, retell},
     sql::{Tx, Value, places, values},
     word,
-    write::{judge_tests, now},
+    write::{judge_tests, now, passed_in},
 };
 use crate::failures::{error::Error, record::Status};
 
@@ -21,9 +21,9 @@ struct Found {
     test: i64,
     project: i64,
     group: i64,
-    last_seen: i64,
     fingerprint: String,
     nodeid: String,
+    note: Option<String>,
 }
 
 impl Store {
@@ -68,9 +68,10 @@ impl Store {
         }
         let mut tx = self.changing().await?;
         let found = self.found(&mut tx, id).await?;
-        let passed = passed_since(&mut tx, &found).await.map_err(self.reading())?;
+        let passed = passed_in(&mut tx, found.id, found.test).await.map_err(self.reading())?.is_some();
         if status == Status::Resolved && !passed && !force {
-            return Err(Error::NotShown { id: id.to_owned(), test: found.nodeid });
+            let why = found.note.unwrap_or_else(|| format!("`{}` has not passed since it was last seen", found.nodeid));
+            return Err(Error::NotShown { id: id.to_owned(), test: found.nodeid, why });
         }
         let done = async {
             tx.execute(
@@ -180,7 +181,7 @@ impl Store {
     }
 
     async fn found(&self, tx: &mut Tx, id: &str) -> Result<Found, Error> {
-        let sql = "SELECT f.id, f.test_id, f.project_id, f.group_id, f.last_seen, f.fingerprint, t.nodeid \
+        let sql = "SELECT f.id, f.test_id, f.project_id, f.group_id, f.fingerprint, t.nodeid, f.note \
             FROM failures f JOIN tests t ON t.id = f.test_id WHERE f.name = $1";
         let row = tx.fetch_one(sql, values![id.to_ascii_lowercase()]).await.map_err(self.reading())?;
         let mut row = row.ok_or_else(|| Error::Unknown { what: "failure", id: id.to_owned() })?;
@@ -189,9 +190,9 @@ impl Store {
             test: row.int(),
             project: row.int(),
             group: row.int(),
-            last_seen: row.int(),
             fingerprint: row.text(),
             nodeid: row.text(),
+            note: row.maybe_text(),
         })
     }
 
@@ -202,17 +203,6 @@ impl Store {
         let mut row = row.ok_or_else(|| Error::Unknown { what: "group", id: id.to_owned() })?;
         Ok((row.int(), row.int()))
     }
-}
-
-/// Whether the test passed in a run after the failure was last seen, and not on code that is older than the failure.
-async fn passed_since(tx: &mut Tx, found: &Found) -> sqlx::Result<bool> {
-    let sql = "SELECT 1 FROM outcomes o JOIN runs r ON r.id = o.run_id JOIN failures f ON f.id = $3 \
-        LEFT JOIN runs bad ON bad.id = f.last_run WHERE o.test_id = $1 AND o.outcome = 'passed' AND o.at > $2 AND NOT EXISTS \
-        (SELECT 1 FROM outcomes x WHERE x.run_id = o.run_id AND x.test_id = o.test_id AND x.outcome IN ('failed', 'error')) \
-        AND NOT EXISTS (SELECT 1 FROM outcomes b JOIN runs old ON old.id = b.run_id WHERE b.test_id = o.test_id \
-        AND b.outcome = 'passed' AND b.at < f.first_seen AND old.code = r.code) \
-        AND (r.committed IS NULL OR bad.committed IS NULL OR r.committed >= bad.committed) LIMIT 1";
-    Ok(tx.fetch_one(sql, values![found.test, found.last_seen, found.id]).await?.is_some())
 }
 
 /// Tells the status again, commits, and says what it is.

@@ -33,6 +33,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (2, "prints", include_str!("migrations/0002_prints.sql")),
     (3, "pinned", include_str!("migrations/0003_pinned.sql")),
     (4, "environments", include_str!("migrations/0004_environments.sql")),
+    (5, "judged", include_str!("migrations/0005_judged.sql")),
 ];
 
 impl Store {

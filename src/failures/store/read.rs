@@ -16,9 +16,10 @@ use crate::failures::{
     error::Error,
     fingerprint::Place,
     record::{CodeHash, Outcome, Phase, Project, Source, Status},
+    status::changes,
     view::{
-        Counts, Day, Duration, Failure, Filter, Group, Investigation, Occurrence, Onset, OnsetRun, Outcomes, Page, Run,
-        RunCode, RunDetail, StatusChange, Summary, TestOutcome,
+        Counts, Day, Duration, Failure, Filter, Group, Investigation, Occurrence, Onset, OnsetRun, Outcomes, Page,
+        Proof, Run, RunCode, RunDetail, StatusChange, Summary, TestOutcome,
     },
 };
 
@@ -30,7 +31,7 @@ const MAX_HISTORY: i64 = 50;
 const MAX_PAGE: usize = 1000;
 
 const SUMMARY: &str = "SELECT f.name, f.status, f.verified, g.name, p.name, t.nodeid, t.file, t.line, f.phase, f.kind, f.message, \
-    f.pattern, f.fingerprint, f.file, f.line, f.function, f.first_seen, f.last_seen, r.run, f.occurrences, COALESCE(i.n, 0), f.id \
+    f.pattern, f.fingerprint, f.file, f.line, f.function, f.first_seen, f.last_seen, r.run, f.occurrences, COALESCE(i.n, 0), f.note, f.id \
     FROM failures f JOIN groups g ON g.id = f.group_id JOIN projects p ON p.id = f.project_id JOIN tests t ON t.id = f.test_id \
     LEFT JOIN runs r ON r.id = f.last_run \
     LEFT JOIN (SELECT failure_id, COUNT(*) AS n FROM investigations GROUP BY failure_id) i ON i.failure_id = f.id";
@@ -223,8 +224,10 @@ impl Store {
              LEFT JOIN runs r ON r.id = o.run_id WHERE o.failure_id = $1 ORDER BY o.at DESC, o.id DESC LIMIT {MAX_SEEN}"
         );
         let seen = self.db.fetch(sql, values![number]).await.map_err(&failed)?;
-        let sql = "SELECT at, old, new, reason FROM changes WHERE failure_id = $1 ORDER BY at";
+        let sql = "SELECT at, old, new, reason, run FROM changes WHERE failure_id = $1 ORDER BY at";
         let changes = self.db.fetch(sql, values![number]).await.map_err(&failed)?;
+        let changes: Vec<StatusChange> = changes.into_iter().map(status_change).collect();
+        let proof = self.proof(&summary, changes.last()).await?;
         let history = self
             .outcomes_of("o.test_id = (SELECT test_id FROM failures WHERE id = $1)", values![number], MAX_HISTORY)
             .await?;
@@ -232,18 +235,23 @@ impl Store {
             summary,
             why_grouped: reason.map_or_else(String::new, |mut row| row.text()),
             seen: seen.into_iter().map(occurrence).collect(),
-            changes: changes
-                .into_iter()
-                .map(|mut row| StatusChange {
-                    at: time(row.int()),
-                    from: row.maybe_text().map(|status| by_word(&status, Status::New)),
-                    to: by_word(&row.text(), Status::New),
-                    reason: row.text(),
-                })
-                .collect(),
+            changes,
+            proof,
             investigations_made: self.investigations(number).await?,
             history,
         })
+    }
+
+    /// The run that shows that a failure is resolved: the one of its newest change. It may have been forgotten since.
+    async fn proof(&self, summary: &Summary, newest: Option<&StatusChange>) -> Result<Option<Proof>, Error> {
+        let newest = newest.filter(|_| summary.status == Status::Resolved && summary.verified);
+        let Some((change, run)) = newest.and_then(|change| Some((change, change.run.clone()?))) else {
+            return Ok(None);
+        };
+        let sql = "SELECT commit_id, python FROM runs WHERE run = $1";
+        let row = self.db.fetch_one(sql, values![run.as_str()]).await.map_err(self.reading())?;
+        let (commit, python) = row.map_or((None, None), |mut row| (row.maybe_text(), row.maybe_text()));
+        Ok(Some(Proof { run, at: change.at, reason: change.reason.clone(), commit, python }))
     }
 
     /// The failure that the reporter's own id of an occurrence is of.
@@ -269,7 +277,8 @@ impl Store {
 
     async fn outcomes_of(&self, condition: &str, bound: Vec<Value>, limit: i64) -> Result<Vec<TestOutcome>, Error> {
         let sql = format!(
-            "SELECT r.run, o.at, o.outcome, o.phase, o.attempt, o.seconds, r.code, r.commit_id, r.dirty, r.python, f.name FROM outcomes o \
+            "SELECT r.run, o.at, o.outcome, o.phase, o.attempt, o.seconds, r.code, r.commit_id, r.dirty, r.python, r.environment, \
+             o.ran_before, f.name FROM outcomes o \
              JOIN runs r ON r.id = o.run_id LEFT JOIN failures f ON f.id = o.failure_id WHERE {condition} ORDER BY o.at DESC LIMIT {limit}"
         );
         let rows = self.db.fetch(sql, bound).await.map_err(self.reading())?;
@@ -286,6 +295,8 @@ impl Store {
                 commit: row.maybe_text(),
                 dirty: row.int() != 0,
                 python: row.maybe_text(),
+                environment: row.maybe_text(),
+                ran_before: row.maybe_int().map(small),
                 failure: row.maybe_text(),
             })
             .collect())
@@ -328,7 +339,22 @@ impl Store {
         let since = last_good.as_ref().map_or(i64::MIN, |run| run.at.as_microsecond());
         let sql = format!("{columns} WHERE o.test_id = $1 AND o.failure_id = $2 AND o.at > $3 ORDER BY o.at LIMIT 1");
         let bad = self.db.fetch_one(sql, values![test, failure, since]).await.map_err(self.reading())?;
-        Ok(Onset { last_good, first_bad: bad.map(onset_run) })
+        let first_bad = bad.map(onset_run);
+        let environment = match (&last_good, &first_bad) {
+            (Some(good), Some(bad)) => {
+                let (good, bad) = (self.packages(&good.run).await?, self.packages(&bad.run).await?);
+                good.zip(bad).map(|(good, bad)| changes(&good, &bad)).filter(|changes| !changes.is_empty())
+            }
+            _ => None,
+        };
+        Ok(Onset { last_good, first_bad, environment })
+    }
+
+    /// What was installed where a run was made, if that is known.
+    async fn packages(&self, run: &str) -> Result<Option<Packages>, Error> {
+        let sql = "SELECT e.packages FROM runs r JOIN environments e ON e.hash = r.environment WHERE r.run = $1";
+        let row = self.db.fetch_one(sql, values![run]).await.map_err(self.reading())?;
+        Ok(row.and_then(|mut row| serde_json::from_str(&row.text()).ok()))
     }
 
     /// Runs, newest first.
@@ -373,12 +399,33 @@ impl Store {
             let kept = self.db.fetch_one(sql, values![environment]).await.map_err(self.reading())?;
             detail.packages = kept.and_then(|mut row| serde_json::from_str(&row.text()).ok()).unwrap_or_default();
         }
-        let sql = format!(
-            "{SUMMARY} WHERE f.id IN (SELECT failure_id FROM outcomes WHERE run_id = $1) ORDER BY f.id LIMIT {MAX_PAGE}"
-        );
-        let rows = self.db.fetch(sql, values![number]).await.map_err(self.reading())?;
-        let failures = rows.into_iter().map(|mut row| summary(&mut row)).collect();
-        Ok(RunDetail { run, argv: detail.argv, cwd: detail.cwd, packages: detail.packages, failures })
+        let summaries = async |condition: &str, bound: Vec<Value>| -> Result<Vec<Summary>, Error> {
+            let sql = format!("{SUMMARY} WHERE {condition} ORDER BY f.id LIMIT {MAX_PAGE}");
+            let rows = self.db.fetch(sql, bound).await.map_err(self.reading())?;
+            Ok(rows.into_iter().map(|mut row| summary(&mut row)).collect())
+        };
+        let failures =
+            summaries("f.id IN (SELECT failure_id FROM outcomes WHERE run_id = $1)", values![number]).await?;
+        let sql = "SELECT f.name FROM outcomes o JOIN failures f ON f.id = o.failure_id WHERE o.run_id = $1 GROUP BY f.name \
+            HAVING MAX(CASE WHEN o.outcome = 'rerun' THEN 0 ELSE 1 END) = 0";
+        let rerun = self.db.fetch(sql, values![number]).await.map_err(self.reading())?;
+        let mut more_failures = 0;
+        if failures.len() == MAX_PAGE {
+            let sql = "SELECT COUNT(DISTINCT failure_id) FROM outcomes WHERE run_id = $1 AND failure_id IS NOT NULL";
+            more_failures = self.one_count(sql.into(), values![number]).await?.saturating_sub(failures.len() as u64);
+        }
+        let resolved = "f.id IN (SELECT failure_id FROM changes WHERE run = $1 AND new = 'resolved')";
+        Ok(RunDetail {
+            run,
+            argv: detail.argv,
+            cwd: detail.cwd,
+            packages: detail.packages,
+            failures,
+            more_failures,
+            rerun: rerun.into_iter().map(|mut row| row.text()).collect(),
+            resolved: summaries(resolved, values![id]).await?,
+            not_resolved: summaries("f.note_run = $1 AND f.status <> 'resolved'", values![id]).await?,
+        })
     }
 
     /// Groups with failures that a filter asks for, last seen first.
@@ -564,6 +611,17 @@ fn summary(row: &mut Row) -> Summary {
         last_run: row.text(),
         occurrences: count(row.int()),
         investigations: count(row.int()),
+        note: row.maybe_text(),
+    }
+}
+
+fn status_change(mut row: Row) -> StatusChange {
+    StatusChange {
+        at: time(row.int()),
+        from: row.maybe_text().map(|status| by_word(&status, Status::New)),
+        to: by_word(&row.text(), Status::New),
+        reason: row.text(),
+        run: row.maybe_text(),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::failures::{
     environment::{self, Packages},
     error::Error,
     ingest::{Batch, Report},
-    record::{Began, Known, Outcome, Source, Status},
+    record::{Began, Known, Outcome, Phase, Source, Status},
     status::{Event, Tested, What, judge, passed_in_run},
 };
 
@@ -41,7 +41,9 @@ type Seen = (i64, Outcome, Option<i64>, String, Tested);
 struct RunRow {
     id: i64,
     project: i64,
-    by_hand: bool,
+    source: Source,
+    /// Reports of tests that ran, before the batches at hand.
+    reported: i64,
 }
 
 /// A new failing: which report, of which run and test.
@@ -79,7 +81,8 @@ async fn write(tx: &mut Tx, batches: &[&Batch]) -> sqlx::Result<Trial<BTreeMap<S
         let run = runs[code.run.as_str()];
         whole.insert(run.id);
         tx.execute(
-            "UPDATE runs SET code = $2, code_how = $3, commit_id = $4, branch = $5, dirty = $6, changed = $7, committed = $8 WHERE id = $1",
+            "UPDATE runs SET code = $2, code_how = $3, commit_id = $4, branch = $5, dirty = $6, changed = $7, committed = $8, other = $9 \
+             WHERE id = $1",
             values![
                 run.id,
                 &code.hash,
@@ -89,6 +92,7 @@ async fn write(tx: &mut Tx, batches: &[&Batch]) -> sqlx::Result<Trial<BTreeMap<S
                 code.dirty,
                 serde_json::to_string(&code.changed).unwrap_or_default(),
                 code.committed.map(Timestamp::as_microsecond),
+                code.other.as_deref(),
             ],
         )
         .await?;
@@ -136,7 +140,7 @@ async fn write(tx: &mut Tx, batches: &[&Batch]) -> sqlx::Result<Trial<BTreeMap<S
     for end in &ended {
         failing.extend(runs.values().filter(|run| run.id == *end).map(|run| (run.id, *run)));
     }
-    for run in failing.into_values().filter(|run| !run.by_hand) {
+    for run in failing.into_values().filter(|run| run.source != Source::Hand) {
         super::regroup::regroup(tx, run.project, run.id, ended.contains(&run.id)).await?;
     }
     let occurrences =
@@ -170,8 +174,8 @@ async fn begin(tx: &mut Tx, began: &Began) -> sqlx::Result<()> {
         .await?;
     }
     tx.execute(
-        "INSERT INTO runs (run, project_id, source, began, host, who, python, pytest, platform, ci, workers, detail, environment) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) ON CONFLICT (run) DO NOTHING",
+        "INSERT INTO runs (run, project_id, source, began, host, who, python, pytest, platform, ci, workers, detail, environment, \
+         implementation) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) ON CONFLICT (run) DO NOTHING",
         values![
             &began.run,
             id,
@@ -186,6 +190,7 @@ async fn begin(tx: &mut Tx, began: &Began) -> sqlx::Result<()> {
             began.workers,
             detail.to_string(),
             environment,
+            began.implementation.as_deref(),
         ],
     )
     .await?;
@@ -204,11 +209,15 @@ async fn runs<'a>(tx: &mut Tx, batches: &[&'a Batch]) -> sqlx::Result<Result<Has
     let names: Vec<&str> = names.into_iter().collect();
     let mut found: HashMap<&str, RunRow> = HashMap::new();
     for chunk in names.chunks(ROWS) {
-        let sql = format!("SELECT run, id, project_id, source FROM runs WHERE run IN ({})", places(0, chunk.len()));
+        let sql = format!(
+            "SELECT run, id, project_id, source, passed + failed + error + xfailed + xpassed + rerun FROM runs WHERE run IN ({})",
+            places(0, chunk.len())
+        );
         let rows = tx.fetch(sql, chunk.iter().map(|name| Value::from(*name)).collect()).await?;
         for mut row in rows {
             let name = row.text();
-            let run = RunRow { id: row.int(), project: row.int(), by_hand: row.text() == word(Source::Hand) };
+            let (id, project, source) = (row.int(), row.int(), by_word(&row.text(), Source::Plugin));
+            let run = RunRow { id, project, source, reported: row.int() };
             if let Some(name) = chunk.iter().find(|known| **known == name) {
                 found.insert(name, run);
             }
@@ -297,6 +306,7 @@ async fn outcomes<'a>(
         let key = (run.id, test, report.attempt, word(report.phase), report.subtest.clone());
         wanted.entry(key).or_insert(New { report, run, test });
     }
+    let before = ran_before(&wanted.values().collect::<Vec<_>>());
     let mut new = Vec::with_capacity(wanted.len());
     let mut counted: BTreeMap<(i64, String), i64> = BTreeMap::new();
     let mut left: Vec<(Key, New<'a>)> = wanted.into_iter().collect();
@@ -304,11 +314,11 @@ async fn outcomes<'a>(
         let rest = left.split_off(ROWS.min(left.len()));
         let mut chunk: HashMap<Key, New<'a>> = std::mem::replace(&mut left, rest).into_iter().collect();
         let sql = format!(
-            "INSERT INTO outcomes (run_id, test_id, attempt, phase, subtest, outcome, at, seconds) VALUES {} \
+            "INSERT INTO outcomes (run_id, test_id, attempt, phase, subtest, outcome, at, seconds, ran_before) VALUES {} \
              ON CONFLICT DO NOTHING RETURNING run_id, test_id, attempt, phase, subtest",
-            tuples(chunk.len(), 8)
+            tuples(chunk.len(), 9)
         );
-        let mut bound = Vec::with_capacity(chunk.len() * 8);
+        let mut bound = Vec::with_capacity(chunk.len() * 9);
         for ((run, test, attempt, phase, subtest), row) in &chunk {
             let report = row.report;
             bound.extend(values![
@@ -319,7 +329,8 @@ async fn outcomes<'a>(
                 subtest,
                 word(report.outcome),
                 report.at.as_microsecond(),
-                report.seconds
+                report.seconds,
+                before.get(&(*run, *test)).copied(),
             ]);
         }
         for mut row in tx.fetch(sql, bound).await? {
@@ -335,6 +346,24 @@ async fn outcomes<'a>(
         tx.execute(format!("UPDATE runs SET {outcome} = {outcome} + $2 WHERE id = $1"), values![run, count]).await?;
     }
     Ok(new)
+}
+
+/// How many tests had run before each test of a run, where its reports say in which order they ran.
+fn ran_before(new: &[&New<'_>]) -> HashMap<(i64, i64), i64> {
+    let mut ordered: Vec<_> = new.iter().filter(|new| new.run.source == Source::Plugin).collect();
+    ordered.sort_by_key(|new| new.report.at);
+    let mut before: HashMap<(i64, i64), i64> = HashMap::with_capacity(ordered.len());
+    let mut ran: HashMap<i64, i64> = HashMap::new();
+    for New { report, run, test } in ordered {
+        // What was reported of the test itself, when it was tried before, is not another test.
+        let own = i64::from((report.attempt > 1 || report.phase == Phase::Teardown) && run.reported > 0);
+        let counted = ran.entry(run.id).or_insert(run.reported);
+        let is_new = !before.contains_key(&(run.id, *test));
+        before.entry((run.id, *test)).or_insert(*counted - own);
+        let has_run = report.outcome != Outcome::Skipped && report.phase != Phase::Collect;
+        *counted += i64::from(is_new && has_run);
+    }
+    before
 }
 
 /// Counts new failings to their failures, which are made where there are none, and keeps what was seen. The tests that are touched.
@@ -474,12 +503,13 @@ async fn with_failures(tx: &mut Tx, tests: BTreeSet<i64>) -> sqlx::Result<BTreeS
 struct Judged {
     status: Status,
     verified: bool,
+    note: Option<String>,
     events: Vec<Event>,
     changes: Vec<StatusChange>,
 }
 
-/// When a status changed, from what to what, and why.
-type StatusChange = (i64, Option<String>, String, String);
+/// When a status changed, from what to what, why, and which run shows it.
+type StatusChange = (i64, Option<String>, String, String, Option<String>);
 /// A change of a failure.
 type Told = (i64, StatusChange);
 
@@ -492,45 +522,89 @@ pub(super) async fn judge_tests(tx: &mut Tx, tests: &[i64]) -> sqlx::Result<()> 
 }
 
 async fn judge_some(tx: &mut Tx, tests: &[i64]) -> sqlx::Result<()> {
+    let (failures, begins) = heard(tx, tests).await?;
+    let mut told: Vec<Told> = Vec::new();
+    for (id, (test, judged)) in failures {
+        decide(tx, id, judged, begins.get(&test).copied(), &mut told).await?;
+    }
+    for chunk in told.chunks(ROWS) {
+        let sql =
+            format!("INSERT INTO changes (failure_id, at, old, new, reason, run) VALUES {}", tuples(chunk.len(), 6));
+        let mut bound = Vec::with_capacity(chunk.len() * 6);
+        for (id, (at, old, new, reason, run)) in chunk {
+            bound.extend(values![*id, *at, old.as_deref(), new, reason, run.as_deref()]);
+        }
+        tx.execute(sql, bound).await?;
+    }
+    Ok(())
+}
+
+/// The newest run in which the test of a failure passed since, in a way that shows something.
+pub(super) async fn passed_in(tx: &mut Tx, failure: i64, test: i64) -> sqlx::Result<Option<String>> {
+    let (mut failures, begins) = heard(tx, &[test]).await?;
+    let Some((_, judged)) = failures.remove(&failure) else { return Ok(None) };
+    let begin = begins.get(&test).copied().unwrap_or(i64::MIN);
+    let before: Vec<_> = judged.changes.into_iter().filter(|(at, ..)| *at < begin).collect();
+    Ok(judge(start_of(&before), &judged.events).passed_in)
+}
+
+/// The status that changes lead to.
+fn start_of(changes: &[StatusChange]) -> Option<(Status, bool)> {
+    changes.last().map(|(_, _, status, ..)| (by_word(status, Status::New), true))
+}
+
+/// Failures by their numbers, each with its test, and when the history of a test begins where it is not all of it.
+type Heard = (HashMap<i64, (i64, Judged)>, HashMap<i64, i64>);
+
+/// Everything that happened to the failures of these tests.
+async fn heard(tx: &mut Tx, tests: &[i64]) -> sqlx::Result<Heard> {
     let bound = || tests.iter().map(|test| Value::from(*test)).collect::<Vec<_>>();
     let list = places(0, tests.len());
     let mut failures: HashMap<i64, (i64, Judged)> = HashMap::new();
-    let sql = format!("SELECT id, test_id, status, verified FROM failures WHERE test_id IN ({list})");
+    let sql = format!("SELECT id, test_id, status, verified, note FROM failures WHERE test_id IN ({list})");
     for mut row in tx.fetch(sql, bound()).await? {
         let (id, test) = (row.int(), row.int());
         let status = by_word(&row.text(), Status::New);
-        let verified = row.int() != 0;
-        failures.insert(id, (test, Judged { status, verified, events: Vec::new(), changes: Vec::new() }));
+        let (verified, note) = (row.int() != 0, row.maybe_text());
+        failures.insert(id, (test, Judged { status, verified, note, events: Vec::new(), changes: Vec::new() }));
     }
     if failures.is_empty() {
-        return Ok(());
+        return Ok((failures, HashMap::new()));
     }
     let ids: Vec<i64> = failures.keys().copied().collect();
     for chunk in ids.chunks(ROWS) {
         said(tx, chunk, &mut failures).await?;
     }
-    // When each test's history begins, where it is not all of it.
     let mut begins: HashMap<i64, i64> = HashMap::new();
     let mut seen: HashMap<i64, Vec<Seen>> = HashMap::new();
     let mut found: Vec<(i64, Option<String>, Seen)> = Vec::new();
     let mut environments: BTreeSet<String> = BTreeSet::new();
     let sql = format!(
-        "SELECT o.test_id, o.at, o.outcome, o.failure_id, r.run, r.code, r.committed, r.python, r.environment, o.n FROM \
-         (SELECT test_id, at, outcome, failure_id, run_id, ROW_NUMBER() OVER (PARTITION BY test_id ORDER BY at DESC) AS n \
-          FROM outcomes WHERE test_id IN ({list})) o JOIN runs r ON r.id = o.run_id WHERE o.n <= {HISTORY} ORDER BY o.at"
+        "SELECT o.test_id, o.at, o.outcome, o.failure_id, r.run, r.code, r.other, r.committed, r.implementation, r.python, r.platform, \
+         o.ran_before, r.environment, o.n, t.nodeid FROM \
+         (SELECT test_id, at, outcome, failure_id, run_id, ran_before, ROW_NUMBER() OVER (PARTITION BY test_id ORDER BY at DESC) AS n \
+          FROM outcomes WHERE test_id IN ({list})) o JOIN runs r ON r.id = o.run_id JOIN tests t ON t.id = o.test_id WHERE o.n <= {HISTORY} ORDER BY o.at"
     );
     for mut row in tx.fetch(sql, bound()).await? {
         let (test, at, outcome) = (row.int(), row.int(), by_word(&row.text(), Outcome::Skipped));
         let (failure, run) = (row.maybe_int(), row.text());
-        let code = Tested {
+        let mut code = Tested {
             code: row.maybe_text(),
+            other: row.maybe_text(),
             committed: row.maybe_int(),
-            python: row.maybe_text().as_deref().map(minor),
+            python: interpreter(row.maybe_text().as_deref(), row.maybe_text().as_deref(), row.maybe_text().as_deref()),
+            before: row.maybe_int().and_then(|before| u32::try_from(before).ok()),
             packages: None,
         };
         let environment = row.maybe_text();
         if row.int() == HISTORY {
             begins.insert(test, at);
+        }
+        // The code of a test in a document, as doctest finds it, is not Python's alone.
+        if !row.text().split("::").next().is_some_and(|file| file.ends_with(".py"))
+            && let (Some(hash), Some(other)) = (&mut code.code, code.other.take())
+        {
+            hash.push_str(&other);
         }
         environments.extend(environment.clone());
         found.push((test, environment, (at, outcome, failure, run, code)));
@@ -563,19 +637,7 @@ async fn judge_some(tx: &mut Tx, tests: &[i64]) -> sqlx::Result<()> {
             }
         }
     }
-    let mut told: Vec<Told> = Vec::new();
-    for (id, (test, judged)) in failures {
-        decide(tx, id, judged, begins.get(&test).copied(), &mut told).await?;
-    }
-    for chunk in told.chunks(ROWS) {
-        let sql = format!("INSERT INTO changes (failure_id, at, old, new, reason) VALUES {}", tuples(chunk.len(), 5));
-        let mut bound = Vec::with_capacity(chunk.len() * 5);
-        for (id, (at, old, new, reason)) in chunk {
-            bound.extend(values![*id, *at, old.as_deref(), new, reason]);
-        }
-        tx.execute(sql, bound).await?;
-    }
-    Ok(())
+    Ok((failures, begins))
 }
 
 /// The packages of environments, by their hashes.
@@ -591,9 +653,17 @@ async fn installed(tx: &mut Tx, hashes: &[String]) -> sqlx::Result<HashMap<Strin
     Ok(found)
 }
 
-/// `3.13` of `3.13.1`.
-fn minor(version: &str) -> String {
-    version.match_indices('.').nth(1).map_or(version, |(end, _)| &version[..end]).to_owned()
+/// `CPython 3.13 on linux`, if the version is known. `platform` begins with the system's name.
+fn interpreter(implementation: Option<&str>, version: Option<&str>, platform: Option<&str>) -> Option<String> {
+    let version = version?;
+    let minor = version.match_indices('.').nth(1).map_or(version, |(end, _)| &version[..end]);
+    let name = match implementation {
+        None | Some("cpython") => "CPython",
+        Some("pypy") => "PyPy",
+        Some(other) => other,
+    };
+    let system = platform.and_then(|platform| platform.split(' ').next()).filter(|system| !system.is_empty());
+    Some(format!("{name} {minor}{}", system.map(|system| format!(" on {system}")).unwrap_or_default()))
 }
 
 /// What people recorded and said of failures, and what became of these so far.
@@ -614,10 +684,11 @@ async fn said(tx: &mut Tx, ids: &[i64], failures: &mut HashMap<i64, (i64, Judged
         let what = What::Marked { status, verified, author: row.text() };
         failures.get_mut(&id).expect("asked for").1.events.push(Event { at, what });
     }
-    let sql = format!("SELECT failure_id, at, old, new, reason FROM changes WHERE failure_id IN ({list}) ORDER BY at");
+    let sql =
+        format!("SELECT failure_id, at, old, new, reason, run FROM changes WHERE failure_id IN ({list}) ORDER BY at");
     for mut row in tx.fetch(sql, bound()).await? {
         let id = row.int();
-        let change = (row.int(), row.maybe_text(), row.text(), row.text());
+        let change = (row.int(), row.maybe_text(), row.text(), row.text(), row.maybe_text());
         failures.get_mut(&id).expect("asked for").1.changes.push(change);
     }
     Ok(())
@@ -628,8 +699,7 @@ async fn said(tx: &mut Tx, ids: &[i64], failures: &mut HashMap<i64, (i64, Judged
 async fn decide(tx: &mut Tx, id: i64, judged: Judged, begin: Option<i64>, told: &mut Vec<Told>) -> sqlx::Result<()> {
     let begin = begin.unwrap_or(i64::MIN);
     let (before, known): (Vec<_>, Vec<_>) = judged.changes.into_iter().partition(|(at, ..)| *at < begin);
-    let start = before.last().map(|(_, _, status, _)| (by_word(status, Status::New), true));
-    let verdict = judge(start, &judged.events);
+    let verdict = judge(start_of(&before), &judged.events);
     let mut last = begin;
     let changes: Vec<StatusChange> = verdict
         .changes
@@ -637,7 +707,7 @@ async fn decide(tx: &mut Tx, id: i64, judged: Judged, begin: Option<i64>, told: 
         .map(|change| {
             // Two changes of one report have one time, and are told one after the other.
             last = last.saturating_add(1).max(change.at.as_microsecond());
-            (last, change.from.map(word), word(change.to), change.reason)
+            (last, change.from.map(word), word(change.to), change.reason, change.run)
         })
         .collect();
     if changes != known {
@@ -646,10 +716,11 @@ async fn decide(tx: &mut Tx, id: i64, judged: Judged, begin: Option<i64>, told: 
         }
         told.extend(changes.into_iter().map(|change| (id, change)));
     }
-    if verdict.status != judged.status || verdict.verified != judged.verified {
+    let (note, run) = verdict.note.map(|note| (note.text, note.run)).unzip();
+    if (verdict.status, verdict.verified, &note) != (judged.status, judged.verified, &judged.note) {
         tx.execute(
-            "UPDATE failures SET status = $2, verified = $3 WHERE id = $1",
-            values![id, word(verdict.status), verdict.verified],
+            "UPDATE failures SET status = $2, verified = $3, note = $4, note_run = $5 WHERE id = $1",
+            values![id, word(verdict.status), verdict.verified, note, run],
         )
         .await?;
     }

@@ -124,6 +124,15 @@ impl Found {
             summary.first_seen,
             summary.last_seen
         ));
+        if let Some(proof) = &failure.proof {
+            text.ours(format!("Shown by run {} at {}: {}.", proof.run, proof.at, proof.reason));
+        }
+        if let Some(note) = &summary.note {
+            text.ours(format!("Note: {note}."));
+        }
+        if let Some(environment) = &self.explained.onset.environment {
+            text.data(&format!("Environment changed between the last good and the first bad run: {environment}"));
+        }
         let mut seen = format!("{}\n{}: {}\n", summary.test, summary.kind, summary.message);
         let _infallible = writeln!(seen, "In its group: {}", failure.why_grouped);
         if let Some(evidence) = failure.seen.iter().find_map(|seen| seen.evidence.as_ref()) {

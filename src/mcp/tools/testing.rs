@@ -21,7 +21,7 @@ use crate::{
     event_loop,
     failures::{
         record::Status,
-        view::{Outcomes, Summary},
+        view::{ClosingGroup, Outcomes, Summary, by_group},
     },
     fence::Fenced,
     mask::{self, Reading},
@@ -66,8 +66,14 @@ pub struct Ran {
     /// What the exit code means.
     meaning: String,
     counts: Option<Outcomes>,
+    /// One of each group.
     failures: Vec<Failed>,
-    more_failures: usize,
+    /// Failures that none of these stands for.
+    more_failures: u64,
+    /// Failures that this run shows to be resolved, one of each group.
+    resolved: Vec<ClosingGroup>,
+    /// Failures whose tests passed in a way that shows nothing, one of each group; `note` says why.
+    not_resolved: Vec<ClosingGroup>,
     duration_ms: f64,
     /// What pytest printed.
     output: String,
@@ -88,6 +94,9 @@ pub struct Failed {
     message: String,
     place: Option<String>,
     occurrences: u64,
+    group: String,
+    /// How many failures of the run are in its group.
+    in_group: u64,
     /// What to pass as `target` to question it, if it is frozen.
     target: Option<String>,
 }
@@ -136,6 +145,8 @@ pub(super) async fn tell_run(
         counts: reported.as_ref().map(|reported| reported.run.counts),
         failures: Vec::new(),
         more_failures: 0,
+        resolved: Vec::new(),
+        not_resolved: Vec::new(),
         duration_ms: report.duration_ms,
         output: printed(report.merged),
         truncated: report.truncated,
@@ -148,16 +159,19 @@ pub(super) async fn tell_run(
     match reported {
         Some(reported) => {
             let frozen = daemon.frozen_failures(&daemon.shell_caller(None, None, BTreeMap::new())).await;
-            ran.more_failures = reported.failures.len().saturating_sub(MAX_NAMED);
-            ran.failures = reported
-                .failures
-                .into_iter()
-                .take(MAX_NAMED)
-                .map(|failure| {
-                    let copy = frozen.iter().find(|copy| copy.id == failure.id);
-                    Failed::new(failure, copy.map(|copy| copy.target.clone()))
-                })
-                .collect();
+            let copy = |failure: &Summary| frozen.iter().find(|copy| copy.id == failure.id);
+            let groups = by_group(&reported.failures, |failure| copy(failure).is_some());
+            ran.more_failures = reported.more_failures;
+            for (index, (failure, count)) in groups.into_iter().enumerate() {
+                if index < MAX_NAMED {
+                    let target = copy(failure).map(|copy| copy.target.clone());
+                    ran.failures.push(Failed::new(failure.clone(), count, target));
+                } else {
+                    ran.more_failures += count as u64;
+                }
+            }
+            let closing = reported.closing();
+            (ran.resolved, ran.not_resolved) = (closing.resolved, closing.not_resolved);
         }
         None if execution.is_some() && matches!(run.exit_code(), Some(0..=2)) => {
             ran.notes.push(run.unreported().to_owned());
@@ -169,7 +183,7 @@ pub(super) async fn tell_run(
 }
 
 impl Failed {
-    fn new(failure: Summary, target: Option<String>) -> Self {
+    fn new(failure: Summary, count: usize, target: Option<String>) -> Self {
         let place = failure.place.map(|place| format!("{}:{}", place.file, place.line));
         Self {
             id: failure.id,
@@ -179,6 +193,8 @@ impl Failed {
             message: one_line(&failure.message, MAX_LINE_CHARS),
             place,
             occurrences: failure.occurrences,
+            group: failure.group,
+            in_group: count as u64,
             target,
         }
     }
@@ -206,6 +222,13 @@ impl Ran {
         if self.more_failures > 0 {
             text.ours(format!("[and {} more: list_failures]", self.more_failures));
         }
+        for group in self.resolved.iter().take(MAX_NAMED) {
+            text.ours(format!("This run resolved {}", settled(group)));
+        }
+        for group in self.not_resolved.iter().take(MAX_NAMED) {
+            let note = group.note.as_deref().unwrap_or_default();
+            text.ours(format!("This run did not resolve {}: {note}", settled(group)));
+        }
         if self.outcome == Outcome::Running {
             let job = &self.job;
             text.ours(format!(
@@ -223,9 +246,15 @@ impl Failed {
     /// What is known of it whatever its test says.
     fn line(&self) -> String {
         let (id, status) = (&self.id, word(self.status));
+        let many = match self.in_group {
+            0 | 1 => String::new(),
+            count => format!(", one of {count} in group {}", self.group),
+        };
         match &self.target {
-            Some(target) => format!("Failure {id} ({status}), frozen: execute(code, target=\"{target}\") asks it"),
-            None => format!("Failure {id} ({status}): get_failure(\"{id}\")"),
+            Some(target) => {
+                format!("Failure {id} ({status}{many}), frozen: execute(code, target=\"{target}\") asks it")
+            }
+            None => format!("Failure {id} ({status}{many}): get_failure(\"{id}\")"),
         }
     }
 
@@ -233,6 +262,14 @@ impl Failed {
     fn seen(&self) -> String {
         let place = self.place.as_ref().map(|place| format!(" at {place}")).unwrap_or_default();
         one_line(&format!("{} {}: {}: {}{place}", self.id, self.test, self.kind, self.message), 2 * MAX_LINE_CHARS)
+    }
+}
+
+/// Failures of one cause, without what their tests say.
+fn settled(group: &ClosingGroup) -> String {
+    match group.failures {
+        0 | 1 => format!("failure {}", group.id),
+        count => format!("{count} failures in group {}, such as {}", group.group, group.id),
     }
 }
 

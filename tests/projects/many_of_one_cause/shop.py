@@ -1,0 +1,2 @@
+PRICES = {}
+cart = []

@@ -1,0 +1,9 @@
+import shop
+
+
+def test_first():
+    shop.cart.append("tea")
+
+
+def test_second():
+    assert shop.cart == []
