@@ -31,7 +31,7 @@ class _Lost(Exception):
 
 
 class Delivery:
-    """`freeze` and `closing` are what the daemon has answered so far: how many failures may be frozen, and at the end of the run what became of it."""
+    """`freeze` and `closing` are what the daemon has answered so far: how many failures may be frozen, and what became of an ended run."""
 
     def __init__(self, run: str, env: dict[str, str]) -> None:
         self.closing: dict[str, Any] = {}

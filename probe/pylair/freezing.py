@@ -25,8 +25,8 @@ from .paths import NoWarnings
 from .real import real
 
 MAX_COPIES = 200
-# What all forks of a run may take from it.
-MAX_SECONDS = 1.0
+# What all forks of a run may take from it. Half of both is for failures unlike all that were frozen before.
+MAX_SECONDS = 2.0
 # Whoever is to end a copy may be gone.
 MAX_AGE_SECONDS = 24 * 3600.0
 LOOK_SECONDS = 30.0
@@ -95,6 +95,7 @@ class Freezer:
         self._run = run
         self._runtime = runtime
         self._made = 0
+        self._made_of: dict[Any, int] = {}
         self._seconds = 0.0
         wish = env.get("PYLAIR_FREEZE", "")
         self._never: str | None = None
@@ -105,9 +106,10 @@ class Freezer:
         elif ci and not wish:
             self._never = "none is made under CI; PYLAIR_FREEZE=1 asks for it"
 
-    def freeze(self, occurrence: str, nodeid: str, error: BaseException, entries: list[tuple[Any, int]]) -> Copy | str:
-        """Begins a copy that keeps these frames, innermost first. Returns why not, if not."""
-        why_not = self._never or self._refusal()
+    def freeze(self, occurrence: str, nodeid: str, error: BaseException, entries: list[tuple[Any, int]], most: int) -> Copy | str:
+        """Begins a copy that keeps these frames, innermost first. Returns why not, if not. `most` is how many are kept."""
+        kind = _kind(error, entries)
+        why_not = self._never or self._refusal(kind, most)
         if why_not is not None:
             return why_not
         # The oldest copy is that of the failure that was first, whenever it gets to register.
@@ -142,12 +144,18 @@ class Freezer:
                 gc.enable()
         real.close(writing)
         self._made += 1
+        self._made_of[kind] = self._made_of.get(kind, 0) + 1
         self._seconds += real.process_time() - began
         return Copy(between, reading, silence)
 
-    def _refusal(self) -> str | None:
-        if self._made >= MAX_COPIES or self._seconds > MAX_SECONDS:
+    def _refusal(self, kind: tuple[str, str, int], most: int) -> str | None:
+        alike = self._made_of.get(kind, 0)
+        share = 0.5 if alike else 1.0
+        if self._made >= MAX_COPIES * share or self._seconds > MAX_SECONDS * share:
             return f"{self._made} copies were made of this run, which took {self._seconds:.1f} s of it"
+        if alike >= most:
+            place = f"{os.path.basename(kind[1])}:{kind[2]}"
+            return f"{alike} failures of this run like it ({kind[0]} at {place}) were frozen before, and no more copies are kept"
         others = checkpoint.other_threads(_sleeps)
         if others:
             listed = ", ".join(others[:5]) + (", …" if len(others) > 5 else "")
@@ -155,6 +163,12 @@ class Freezer:
         if checkpoint.small_pages_mb() > _MAX_SMALL_MB:
             return f"more than {_MAX_SMALL_MB} MB of memory are in small pages, and a copy would take long"
         return None
+
+
+def _kind(error: BaseException, entries: list[tuple[Any, int]]) -> tuple[str, str, int]:
+    """What failures of one cause have in common, as far as that is known at once: what was raised where."""
+    frame, line = entries[0] if entries else (None, 0)
+    return type(error).__name__, frame.f_code.co_filename if frame is not None else "", line
 
 
 def _sleeps(frame: Any) -> bool:
@@ -178,8 +192,8 @@ def _leave(writing: int, runtime: str, story: dict[str, Any], error: BaseExcepti
     It ends at once, while the copy gives up the descriptors: for a large process to end takes as long as to be copied.
     """
     try:
-        sys.settrace(None)
-        sys.setprofile(None)
+        real.settrace(None)
+        real.setprofile(None)
         real.setsid()
         with NoWarnings():
             if real.fork():

@@ -1,7 +1,7 @@
 """Which code a test run tests: the files of the work tree by git, else the project's Python files. Called by reporting.py.
 
-What is hashed is the content of files, not the commit: the same code has the same hash before and after it is committed. Documents, and files
-that git does not track and that are not code, have a hash of their own: notes and what tests leave behind change, and say nothing.
+What is hashed is the content of files, not the commit: the same code has the same hash before and after it is committed. Documents, and
+files that git does not track and that are not code, have a hash of their own: notes and what tests leave behind change, and say nothing.
 
 git runs beside the run: it is started when that begins, as nobody's child, so that a test that waits for any child does not meet it, and
 its answer is read from a pipe whenever there is time.

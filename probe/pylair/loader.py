@@ -7,7 +7,7 @@ which is how the rest of the probe recognises its own frames. No file is read or
 import builtins
 import importlib
 import sys
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
 
 # A program that replaces `builtins.repr` shall not break the probe; nor this file, whose functions are called later too.
@@ -24,6 +24,8 @@ _import = builtins.__import__
 _SHARED = ("builtins", "sys", "warnings")
 # Modules in Python before others in C, whose functions and plain numbers will do.
 _IN_C = {"signal": "_signal", "socket": "_socket"}
+# What tests replace and the probe needs later, which may not be imported yet.
+_REPLACED = ("gc", "io", "mmap", "os", "resource", "select", "signal", "socket", "threading", "time")
 
 
 class MemoryImporter:
@@ -184,6 +186,42 @@ class ApartImporter(MemoryImporter):
         if package is not None:
             package.__dict__[name] = module
         return module
+
+
+class PluginImporter(ApartImporter):
+    """The same in a test run: tests replace time, sockets and files, and some libraries do so in every module that is loaded. The modules
+    come from memory, or from the directory of the installed package."""
+
+    def __init__(self, sources, directory=None):
+        if directory is not None:
+            names = [name[:-3] for name in _import("os").listdir(directory) if name.endswith(".py")]
+            sources = {"" if name == "__init__" else name: f"{directory}/{name}.py" for name in names}
+        super().__init__(sources)
+        self.has_files = directory is not None
+
+    def seal(self):
+        for name in _REPLACED:
+            self.copy(name)
+        super().seal()
+
+    def copy(self, name):
+        is_new = name not in self.copies
+        copy = super().copy(name)
+        if is_new and name in self.copies:
+            # Whoever looks for modules to replace knows them by their names.
+            copy.__name__ = f"{PACKAGE} {name}"
+        return copy
+
+    def exec_module(self, module):
+        if not self.has_files:
+            super().exec_module(module)
+            return
+        name = module.__spec__.name
+        path = self.sources[name[len(PACKAGE) + 1 :]]
+        module.__dict__.update(__builtins__=self.builtins, __file__=path)
+        if name != PACKAGE:
+            # As it is compiled already, if it is.
+            exec(SourceFileLoader(name, path).get_code(name), module.__dict__)
 
 
 def _with_end(base):

@@ -25,15 +25,7 @@ def pytest_configure(config: Any) -> None:
     if manager.is_blocked(NAME) or manager.get_plugin(_REPORTER) is not None or not _is_wanted(config, config.option):
         return
     try:
-        reporter: Any
-        if hasattr(config, "workerinput"):
-            from .witnessing import Worker
-
-            reporter = Worker(config)
-        else:
-            from . import reporting
-
-            reporter = reporting.reporter(config)
+        reporter = _witnessing().Worker(config) if hasattr(config, "workerinput") else _reporting().reporter(config)
     except Exception:
         # Whatever it is, the run goes on without.
         return
@@ -50,13 +42,45 @@ def pytest_load_initial_conftests(early_config: Any) -> Iterator[None]:
         if type(error).__name__ != "ConftestImportFailure" or manager.is_blocked(NAME) or manager.get_plugin(_REPORTER) is not None:
             return
         if "PYTEST_XDIST_WORKER" not in os.environ and _is_wanted(early_config, early_config.known_args_namespace):
-            from . import reporting
-
-            reporter = reporting.reporter(early_config)
+            reporter = _reporting().reporter(early_config)
             manager.register(reporter, _REPORTER)
             reporter.conftest_failed(error)
     except Exception:
         pass
+
+
+class _Installed:
+    """The importer of an installed package, once something of it is needed."""
+
+    importer: Any = None
+
+
+def _reporting() -> Any:
+    if __package__ == NAME:
+        return _apart("reporting")
+    # From memory, by an importer that does the same.
+    from . import reporting
+
+    return reporting
+
+
+def _witnessing() -> Any:
+    if __package__ == NAME:
+        return _apart("witnessing")
+    from . import witnessing
+
+    return witnessing
+
+
+def _apart(name: str) -> Any:
+    """A module of the installed probe, with copies of what it uses of the standard library: tests replace that."""
+    if _Installed.importer is None:
+        from .loader import PluginImporter
+
+        _Installed.importer = PluginImporter({}, os.path.dirname(os.path.abspath(__file__)))
+        _Installed.importer.load(name)
+        _Installed.importer.seal()
+    return _Installed.importer.load(name)
 
 
 def _is_wanted(config: Any, option: Any) -> bool:

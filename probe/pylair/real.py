@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import select
+import sys
 import time
 from types import SimpleNamespace
 
@@ -48,7 +49,9 @@ real = SimpleNamespace(
     rmdir=os.rmdir,
     scandir=os.scandir,
     setpgid=os.setpgid,
+    setprofile=sys.setprofile,
     setsid=os.setsid,
+    settrace=sys.settrace,
     socket=_socket.socket,
     stat=os.stat,
     time=time.time,

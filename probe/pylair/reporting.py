@@ -340,7 +340,7 @@ class Reporter(Witness):
                 from . import freezing, registry
 
                 self._freezer = freezing.Freezer(self.run, registry.runtime_directory(self._env, os.getuid()), self._env, self.ci)
-            return self._freezer.freeze(occurrence, wire.clean(nodeid), error, entries)
+            return self._freezer.freeze(occurrence, wire.clean(nodeid), error, entries, self.delivery.freeze)
         except Exception as problem:
             return wire.clean(f"{type(problem).__name__}: {str(problem)[:300]}")
 

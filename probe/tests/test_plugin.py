@@ -663,7 +663,7 @@ def test_the_state_of_git(place):
     place.listen()
     project = place.project("assertion")
     # However busy the machine is.
-    patient = "def pytest_sessionstart():\n    import sys\n    sys.modules['pylair.reporting']._GIT_SECONDS = 60.0\n"
+    patient = "def pytest_sessionstart():\n    import sys\n    sys.modules['_pylair.reporting']._GIT_SECONDS = 60.0\n"
     (project / "conftest.py").write_text(patient)
     git(project, "init")
     git(project, "add", ".")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from runs import needs, start_time
 from visitor import Visit, wait_for
 
@@ -341,3 +342,119 @@ def test_a_visitor_that_comes_twice(place):
     first.run("kept = 5")
     first.close()
     assert result(Visit(place.copies()[0]["endpoint"]), "kept") == "5"
+
+
+def test_one_cause_does_not_use_up_what_another_needs(place):
+    project = place.write(
+        """
+        import pytest
+
+        @pytest.mark.parametrize("n", range(14))
+        def test_many(n):
+            assert {}[n]
+
+        def test_other():
+            number = 7
+            assert number == 8
+        """
+    )
+    ran = place.run(project)
+    frozen = [record["failure"]["frozen"] for record in ran.tests]
+    assert ["pid" in told for told in frozen] == [True] * FREEZE + [False] * 4 + [True]
+    why = f"{FREEZE} failures of this run like it (KeyError at test_it.py:6) were frozen before, and no more copies are kept"
+    assert frozen[FREEZE]["why_not"] == why
+    assert result(place.visit(ran.test("test_other")), "number") == "7"
+
+
+PATCHED = """
+    import builtins, gc, io, os, select, signal, socket, sys, time
+    from unittest import mock
+
+    import pytest
+
+    class Refused(Exception):
+        pass
+
+    def refusing(original, name):
+        def refuse(*arguments, **options):
+            caller = sys._getframe(1).f_code.co_filename
+            # pytest itself has to go on.
+            if caller.startswith(("<pylair/", OURS)):
+                raise Refused(name)
+            return original(*arguments, **options)
+
+        return refuse
+
+    OURS = os.environ["OURS"]
+    FUNCTIONS = {
+        time: "time monotonic sleep perf_counter process_time gmtime localtime strftime",
+        os: "open read write close dup2 pipe fork getpid getuid geteuid listdir scandir stat lstat fstat mkdir makedirs unlink rename "
+        "replace readlink rmdir kill killpg setsid waitpid chmod fsync urandom",
+        os.path: "join exists isfile isdir realpath abspath dirname basename",
+        signal: "signal getsignal valid_signals set_wakeup_fd pthread_sigmask",
+        select: "poll select",
+        gc: "disable enable isenabled freeze collect",
+        sys: "settrace setprofile",
+        io: "open",
+        builtins: "open",
+        socket: "socketpair",
+    }
+
+    @pytest.mark.parametrize("module", FUNCTIONS, ids=lambda module: module.__name__)
+    def test_functions(monkeypatch, module):
+        number = 7
+        for name in FUNCTIONS[module].split():
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, refusing(getattr(module, name), name))
+        assert number == 8
+
+    class Guarded(socket.socket):
+        def __new__(cls, *arguments, **options):
+            raise Refused("sockets are disabled")
+
+    def test_disabled_sockets(monkeypatch):
+        number = 7
+        monkeypatch.setattr(socket, "socket", Guarded)
+        monkeypatch.setattr("_socket.socket", Guarded)
+        assert number == 8
+
+    def test_mocks():
+        number = 7
+        with mock.patch("time.time", return_value=0), mock.patch("time.monotonic", return_value=0):
+            with mock.patch("builtins.open", mock.mock_open()), mock.patch.dict(os.environ, clear=True):
+                assert number == 8
+
+    class Fake:
+        def __getattr__(self, name):
+            raise Refused(name)
+
+    def test_modules_replaced_by_their_names(monkeypatch):
+        # As libraries do that fake a file system: in everything that is loaded.
+        number = 7
+        fake = {name: Fake() for name in ("os", "posixpath", "io", "pathlib", "shutil", "time", "socket", "select")}
+        for loaded in list(sys.modules.values()):
+            file = getattr(loaded, "__file__", None) or ""
+            if not file.startswith(("<pylair/", OURS)) and not getattr(loaded, "__name__", "").startswith("_pylair"):
+                continue
+            for name, value in list(vars(loaded).items()):
+                if getattr(value, "__name__", None) in fake and type(value) is type(os):
+                    monkeypatch.setattr(loaded, name, fake[value.__name__])
+        assert number == 8
+"""
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_what_a_test_replaces_keeps_no_failure_from_being_frozen(place, installed):
+    ours = str(Path(__file__).parent.parent / "pylair")
+    ran = place.run(place.write(PATCHED), "-p", "no:randomly", installed=installed, OURS=ours)
+    records = [record for record in ran.tests if record["outcome"] == "failed"]
+    assert len(records) == 13, ran.output
+    for record in records:
+        failure = record["failure"]
+        assert failure["exception"]["type"] == "AssertionError", failure["exception"]
+        if "why_not" in failure["frozen"]:
+            # As many as are kept.
+            assert "like it (AssertionError at test_it.py:" in failure["frozen"]["why_not"], (record["nodeid"], failure["frozen"])
+            continue
+        assert result(place.visit(record), "number") == "7", record["nodeid"]
+    assert sum("pid" in record["failure"]["frozen"] for record in records) == 13

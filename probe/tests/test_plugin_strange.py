@@ -223,7 +223,7 @@ def test_copies_are_capped():
 
     freezer = freezing.Freezer("r", "/nowhere", {}, False)
     freezer._made = freezing.MAX_COPIES
-    refused = freezer.freeze("r-1", "t", ValueError(), [])
+    refused = freezer.freeze("r-1", "t", ValueError(), [], 10)
     assert refused == f"{freezing.MAX_COPIES} copies were made of this run, which took 0.0 s of it"
 
 

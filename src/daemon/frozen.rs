@@ -1,8 +1,9 @@
 //! Frozen failures: copies of test processes that keep the frames of a failure alive. They register themselves as apps do, in a directory of
-//! their own; here they are found by their failure, and let go when there are too many, too large or too old.
+//! their own; here they are found by their failure, and let go when there are too many, too large or too old. Each group of failures keeps
+//! its newest copy before any group keeps a second one.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -39,6 +40,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// A copy is reported a moment before it can be visited.
 const REGISTERS_WITHIN: Duration = Duration::from_secs(2);
+/// A copy that is older and of no recorded failure counts like any other.
+const REPORTED_WITHIN: Duration = Duration::from_secs(30);
 const MAX_WORD_CHARS: usize = 200;
 const MAX_LOCALS_CHARS: usize = 800;
 
@@ -46,6 +49,7 @@ const MAX_LOCALS_CHARS: usize = 800;
 #[derive(Debug)]
 pub struct Frozen {
     pub(super) apps: Arc<Apps>,
+    failures: Arc<Failures>,
     limits: FrozenLimits,
     count: AtomicUsize,
     look: Notify,
@@ -114,9 +118,9 @@ pub struct Found {
 }
 
 impl Frozen {
-    pub(super) fn new(apps: Arc<Apps>, limits: FrozenLimits) -> Arc<Self> {
+    pub(super) fn new(apps: Arc<Apps>, failures: Arc<Failures>, limits: FrozenLimits) -> Arc<Self> {
         let (count, look, trimming) = (AtomicUsize::new(0), Notify::new(), tokio::sync::Mutex::default());
-        Arc::new(Self { apps, limits, count, look, trimming })
+        Arc::new(Self { apps, failures, limits, count, look, trimming })
     }
 
     /// Living copies, as many as were seen last.
@@ -149,12 +153,24 @@ impl Frozen {
         }
     }
 
-    /// Lets the oldest go until the rest is within the limits. How many are left.
+    /// Lets copies go until the rest is within the limits. How many are left.
     async fn trim(&self) -> usize {
         let _held = self.trimming.lock().await;
-        let mut entries = self.apps.entries().await;
-        // The newest first: those that stay come before those that go.
-        entries.sort_by(|a, b| b.started_at.total_cmp(&a.started_at));
+        let entries = self.apps.entries().await;
+        let occurrences: Vec<String> = entries.iter().filter_map(|entry| entry.occurrence.clone()).collect();
+        // Nothing has to be asked where everything stays.
+        let groups = if entries.len() > 1 { self.failures.groups_of(&occurrences).await } else { Ok(HashMap::new()) };
+        let groups = groups.unwrap_or_else(|error| {
+            tracing::debug!(error = error.message(), "the groups of frozen failures are not known");
+            HashMap::new()
+        });
+        let group = |entry: &Entry| groups.get(entry.occurrence.as_deref().unwrap_or_default()).cloned();
+        // One whose report is on its way may be of any group: it must not take the place of another cause.
+        let (coming, entries): (Vec<Entry>, Vec<Entry>) = entries.into_iter().partition(|entry| {
+            group(entry).is_none() && age_of_process(entry.pid).is_some_and(|age| age < REPORTED_WITHIN)
+        });
+        // Those that stay come before those that go.
+        let entries = by_cause(entries, |entry| group(entry).or_else(|| entry.occurrence.clone()).unwrap_or_default());
         let sized = tokio::task::spawn_blocking(move || {
             entries.into_iter().map(|entry| (megabytes(entry.pid), entry)).collect::<Vec<_>>()
         });
@@ -164,7 +180,7 @@ impl Frozen {
                 self.end(&entry, &reason).await;
             }
         }
-        let kept = room.kept;
+        let kept = room.kept + coming.len();
         self.count.store(kept, Ordering::Release);
         kept
     }
@@ -354,7 +370,21 @@ fn why_unfrozen(evidence: Option<&Evidence>) -> &'static str {
     }
 }
 
-/// What there is room for, when copies come the newest first.
+/// The newest of each group first, then the second of each, and so on; the newest first among these.
+fn by_cause(mut entries: Vec<Entry>, group: impl Fn(&Entry) -> String) -> Vec<Entry> {
+    entries.sort_by(|a, b| b.started_at.total_cmp(&a.started_at));
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    let mut ranked: Vec<(usize, Entry)> = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let before = seen.entry(group(&entry)).or_default();
+        ranked.push((*before, entry));
+        *before += 1;
+    }
+    ranked.sort_by_key(|(rank, _)| *rank);
+    ranked.into_iter().map(|(_, entry)| entry).collect()
+}
+
+/// What there is room for, when copies come in the order in which they are worth keeping.
 struct Room {
     limits: FrozenLimits,
     kept: usize,
@@ -363,21 +393,23 @@ struct Room {
 }
 
 impl Room {
-    /// Why the next one is let go, if it is. None that is older than one which found no room beside the newer is kept.
+    /// Why the next one is let go, if it is. None is kept that comes after one which found no room beside those before it.
     fn refuses(&mut self, megabytes: u64, lived: Duration) -> Option<String> {
         let FrozenLimits { copies, megabytes: most, age } = self.limits;
         if lived > age {
             return Some(format!("it was older than frozen_minutes={}", age.as_secs() / 60));
         }
         if self.kept >= copies as usize {
-            return Some(format!("newer failures took its place: frozen_failures={copies} are kept"));
+            return Some(format!(
+                "other failures took its place: frozen_failures={copies} are kept, of each group the newest first"
+            ));
         }
         if megabytes > most {
             return Some(format!("it took {megabytes} MB of memory, more than frozen_mb={most}"));
         }
         self.is_full |= self.used + megabytes > most;
         if self.is_full {
-            return Some(format!("it and newer ones took more memory than frozen_mb={most}"));
+            return Some(format!("it and those kept before it took more memory than frozen_mb={most}"));
         }
         self.kept += 1;
         self.used += megabytes;
@@ -432,6 +464,19 @@ mod tests {
         assert_eq!((stay.as_slice(), why[0].contains("101 MB")), (&[false, true][..], true));
         let (stay, why) = judged(limits, &[(1, 60), (1, 61)]);
         assert_eq!((stay.as_slice(), why[0].contains("frozen_minutes=60")), (&[true, false][..], true));
+    }
+
+    #[test]
+    fn each_group_keeps_its_newest_copy_before_another_keeps_two() {
+        let entry = |name: &str, started_at: f64| Entry {
+            app_id: name.to_owned(),
+            started_at,
+            ..serde_json::from_str(r#"{"app_id":"","pid":1,"start":1,"endpoint":"/x","wire":1}"#).unwrap()
+        };
+        let entries = vec![entry("b1", 3.0), entry("a", 1.0), entry("b3", 5.0), entry("c", 2.0), entry("b2", 4.0)];
+        let kept = by_cause(entries, |entry| entry.app_id[..1].to_owned());
+        let names: Vec<&str> = kept.iter().map(|entry| entry.app_id.as_str()).collect();
+        assert_eq!(names, ["b3", "c", "a", "b2", "b1"]);
     }
 
     #[test]

@@ -171,7 +171,7 @@ impl Daemon {
         let failures = Arc::new(Failures::new(database, limits, places.spool(), clock.clone()));
         crate::event_loop::spawn(self::failures::take_spool(failures.clone()));
         let copies = Apps::new(places.frozen(), sessions.parts.clone());
-        let frozen = frozen::Frozen::new(copies, config.failures.frozen);
+        let frozen = frozen::Frozen::new(copies, failures.clone(), config.failures.frozen);
         let shutdown = CancellationToken::new();
         crate::event_loop::spawn(frozen.clone().watch(shutdown.clone()));
         Ok(Arc::new(Self {

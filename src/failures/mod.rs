@@ -176,6 +176,11 @@ impl Failures {
         self.store().await?.by_occurrence(occurrence).await
     }
 
+    /// The groups that occurrences are in, by the reporters' own ids of these. Those that are not recorded yet are not there.
+    pub async fn groups_of(&self, occurrences: &[String]) -> Result<HashMap<String, String>, Error> {
+        self.store().await?.groups_of(occurrences).await
+    }
+
     /// Between which runs a failure began.
     pub async fn onset(&self, id: &str) -> Result<Onset, Error> {
         self.store().await?.onset(id).await

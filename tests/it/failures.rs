@@ -607,3 +607,27 @@ fn what_a_run_prints_is_data_without_secrets() {
         assert!(outside.contains(&format!("Failure {id} (new)")), "{outside}");
     }
 }
+
+#[test]
+fn copies_are_kept_by_cause() {
+    let Some((home, mut client)) = project("copies_are_kept_by_cause", &[("PYLAIR_FROZEN_FAILURES", "3")]) else {
+        return;
+    };
+    // Another cause fails first, and would be the first to go.
+    let many = "import pytest\n@pytest.mark.parametrize('n', range(12))\ndef test_many(n):\n    assert {}[n]\n";
+    fs::write(home.work().join("test_z_many.py"), many).expect("the home is writable");
+    let ran = run(&mut client, &["-k", "none or many"]);
+    let first = failure(&ran, "test_shop.py::test_none")["id"].clone();
+    let listed = client.data("list_targets", &json!({"kind": "failure"}));
+    let tests: Vec<_> =
+        listed["failures"].as_array().expect("a list").iter().map(|copy| copy["test"].clone()).collect();
+    assert_eq!(tests.len(), 3, "{listed}");
+    assert!(tests.contains(&json!("test_shop.py::test_none")), "{listed}");
+    let target = format!("failure:{}", first.as_str().expect("an id"));
+    assert_eq!(execute(&mut client, &target, "base is None")["result"], "True");
+    let named = ran["failures"].as_array().expect("a list");
+    let of_many = named.iter().find(|failure| failure["test"].as_str().unwrap_or_default().contains("test_many"));
+    let of_many = of_many.unwrap_or_else(|| panic!("{ran}"));
+    assert_eq!((named.len(), &of_many["in_group"]), (2, &json!(12)), "{ran}");
+    assert!(of_many["target"].is_string(), "one that can be asked stands for its group: {ran}");
+}

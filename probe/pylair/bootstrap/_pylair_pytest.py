@@ -37,7 +37,10 @@ def _hooks():
             sources = json.loads(file.read().decode("utf-8"))["sources"]
         namespace = {"__name__": "_pylair.loader"}
         exec(compile(sources["loader"], "<pylair/loader.py>", "exec"), namespace)
-        sys.meta_path.insert(0, namespace["MemoryImporter"](sources))
+        importer = namespace["PluginImporter"](sources)
+        sys.meta_path.insert(0, importer)
+        importer.load("pytest_plugin")
+        importer.seal()
     plugin = importlib.import_module("_pylair.pytest_plugin")
     return {name: value for name, value in vars(plugin).items() if name.startswith("pytest_")}
 

@@ -261,6 +261,21 @@ impl Store {
         Ok(row.map(|mut row| row.text()))
     }
 
+    /// The groups that occurrences are in, by the reporters' own ids of these.
+    pub(crate) async fn groups_of(&self, occurrences: &[String]) -> Result<HashMap<String, String>, Error> {
+        let mut found = HashMap::new();
+        for chunk in occurrences.chunks(200) {
+            let sql = format!(
+                "SELECT o.occurrence, g.name FROM occurrences o JOIN failures f ON f.id = o.failure_id \
+                 JOIN groups g ON g.id = f.group_id WHERE o.occurrence IN ({})",
+                places(0, chunk.len())
+            );
+            let rows = self.db.fetch(sql, chunk.iter().map(Value::from).collect()).await.map_err(self.reading())?;
+            found.extend(rows.into_iter().map(|mut row| (row.text(), row.text())));
+        }
+        Ok(found)
+    }
+
     pub(super) async fn investigations(&self, failure: i64) -> Result<Vec<Investigation>, Error> {
         let sql = "SELECT rule, analysis, author, at FROM investigations WHERE failure_id = $1 ORDER BY at, id";
         let rows = self.db.fetch(sql, values![failure]).await.map_err(self.reading())?;
