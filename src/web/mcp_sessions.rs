@@ -135,7 +135,9 @@ pub async fn check(State(sessions): State<Arc<McpSessions>>, mut request: Reques
     };
     sessions.sweep(&visit.token).await;
     let named = session_id(request.headers());
-    match named.as_deref().and_then(|id| sessions.left(id, &visit.token)) {
+    let left = named.as_deref().and_then(|id| sessions.left(id, &visit.token));
+    let own = named.clone().filter(|_| left.is_some());
+    match left {
         Some(left) => {
             request.extensions_mut().insert(left);
         }
@@ -151,10 +153,12 @@ pub async fn check(State(sessions): State<Arc<McpSessions>>, mut request: Reques
     if let Some(ticket) = sessions.ticket(&visit, &request) {
         request.extensions_mut().insert(ticket);
     }
-    let ended = named.clone().filter(|_| request.method() == Method::DELETE);
+    let is_delete = request.method() == Method::DELETE;
     let mut response = next.run(request).await;
-    if let Some(id) = ended.filter(|_| response.status() == StatusCode::ACCEPTED) {
-        sessions.forget(&id);
+    if is_delete && response.status() == StatusCode::ACCEPTED {
+        if let Some(id) = own {
+            sessions.forget(&id);
+        }
         // It is over now. `202` would say that it will be, and clients warn about that.
         *response.status_mut() = StatusCode::NO_CONTENT;
     }
