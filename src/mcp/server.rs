@@ -245,8 +245,10 @@ impl Call<'_> {
     pub async fn target(&self, named: Option<&str>, purpose: Purpose) -> Result<Target, targets::Error> {
         self.in_turn().await;
         let target = self.daemon.target(&self.caller, named, purpose).await?;
-        if let Target::Session(session) = &target {
-            self.before_others(self.caller.sender.turn_at(&session.info.handle)).await;
+        match &target {
+            Target::Session(session) => self.before_others(self.caller.sender.turn_at(&session.info.handle)).await,
+            // Apps and frozen failures take several calls at once, or refuse them.
+            _ => self.caller.sender.pass(),
         }
         self.reached(&target.name());
         self.note(target.take_notes());
