@@ -11,6 +11,7 @@ use pylair::{
     failures::{
         Database, Failures, Limits,
         explain::{Reading, question},
+        project::Chosen,
         record::Record,
         view::Filter,
     },
@@ -115,7 +116,7 @@ async fn store(address: &str, count: usize) -> Value {
     let mut analyses = Vec::new();
     for _ in 0..3 {
         let (started, cpu) = (Instant::now(), cpu_s());
-        let report = failures.analysis(&question, Reading::Nothing).await.expect("it is analysed");
+        let report = failures.analysis(&question, Chosen::all(), Reading::Nothing).await.expect("it is analysed");
         assert!(report.total_failures >= SCANNED, "all of them");
         analyses.push((started.elapsed().as_secs_f64(), cpu_s() - cpu));
     }

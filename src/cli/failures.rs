@@ -115,7 +115,7 @@ pub struct ListArgs {
     /// The id of a group
     #[arg(long)]
     pub group: Option<String>,
-    /// Name, directory or repository of a project
+    /// Name, directory or repository of a project, or all; the one you are in by default
     #[arg(long)]
     pub project: Option<String>,
     /// A part of the test's name
@@ -178,6 +178,9 @@ pub struct AnalyzeArgs {
     /// Count what is resolved too
     #[arg(long)]
     pub include_resolved: bool,
+    /// Name, directory or repository of a project, or all; the one you are in by default
+    #[arg(long)]
+    pub project: Option<String>,
     #[command(flatten)]
     pub json: JsonArgs,
 }
@@ -193,6 +196,9 @@ pub struct PromptArgs {
     /// A group
     #[arg(long, value_name = "ID", conflicts_with = "id")]
     pub group_id: Option<String>,
+    /// Of a group such as error_type:ValueError: a project, or all; the one you are in by default
+    #[arg(long)]
+    pub project: Option<String>,
     #[arg(long, alias = "prompt-style", help = "detailed, concise, step_by_step or root_cause")]
     pub style: Option<String>,
     #[arg(long, value_name = "N", help = "How long it may be: 400 to 100000, 4000 by default", value_parser = tokens())]
@@ -226,6 +232,9 @@ pub struct RegisterArgs {
     /// A variable of the failing frame; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     pub local: Vec<String>,
+    /// The project it is of; the one you are in by default
+    #[arg(long)]
+    pub project: Option<String>,
     #[command(flatten)]
     pub json: JsonArgs,
 }

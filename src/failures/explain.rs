@@ -13,6 +13,7 @@ use super::{
     git,
     hypotheses::{self, Around, Between, Hypothesis, Tries},
     next_step::{self, NextStep},
+    project::Chosen,
     prompt::{self, Prompt, Style, Told, ToldGroup},
     record::{Evidence, Status},
     rules::{self, Investigation, Progress, Rule, UnknownRule},
@@ -106,6 +107,7 @@ impl Refused {
             Self::Store(error) => error.kind(),
             Self::Word(_) | Self::Rule(_) => "bad_argument",
             Self::Missing { what: "group", .. } => "unknown_group",
+            Self::Missing { what: "project", .. } => "unknown_project",
             Self::Missing { .. } => "unknown_failure",
         }
     }
@@ -120,6 +122,9 @@ impl Refused {
             Self::Word(unknown) => unknown.hint(),
             Self::Rule(unknown) => unknown.hint(),
             Self::Missing { what, known, .. } if known.is_empty() => format!("no {what} is recorded yet"),
+            Self::Missing { what: "project", known, .. } => {
+                format!("name it by name, root or repository, or say \"all\"; recorded are {}", known.join(", "))
+            }
             Self::Missing { known, .. } => format!("the newest are {}", known.join(", ")),
         }
     }
@@ -194,15 +199,19 @@ impl Failures {
     }
 
     /// What many failures have in common.
-    pub async fn analysis(&self, question: &Question, reading: Reading) -> Result<Report, Refused> {
-        let (failures, days) = tokio::try_join!(self.scan_light(), self.occurrence_days())?;
-        let question = question.clone();
+    pub async fn analysis(&self, question: &Question, of: Chosen, reading: Reading) -> Result<Report, Refused> {
+        let (question, period) = (question.clone(), question.period());
+        let (failures, days, counts) =
+            tokio::try_join!(self.scan_light(of.ids.as_deref()), self.occurrence_days(), self.occurrences_in(&period))?;
         let mut report = blocking(move || {
             let days = |id: &str| days.get(id).map_or(&[][..], Vec::as_slice);
-            let rows: Vec<Row> = failures.iter().map(|light| light_row(light, days(&light.id))).collect();
+            let count = |id: &str| counts.get(id).copied().unwrap_or_default();
+            let rows: Vec<Row> =
+                failures.iter().map(|light| light_row(light, days(&light.id), count(&light.id))).collect();
             analysis::analyze(&rows, &question)
         })
         .await?;
+        report.of = of;
         for group in report.groups.iter_mut().take(EXPLAINED_GROUPS) {
             let Some(example) = group.examples.first() else { continue };
             // It may have been forgotten since.
@@ -220,6 +229,7 @@ impl Failures {
         subject: &Subject,
         style: Style,
         max_tokens: Option<usize>,
+        of: &Chosen,
         reading: Reading,
     ) -> Result<Prompt, Refused> {
         let max_tokens = max_tokens.unwrap_or(prompt::DEFAULT_TOKENS);
@@ -228,7 +238,7 @@ impl Failures {
                 let member = Member::new(self.known(id, reading).await?).await?;
                 blocking(move || member.told(|told| prompt::of_failure(told, style, max_tokens))).await
             }
-            Subject::Group(id) => self.group_prompt(id, style, max_tokens, reading).await,
+            Subject::Group(id) => self.group_prompt(id, style, max_tokens, of, reading).await,
         }
     }
 
@@ -237,9 +247,10 @@ impl Failures {
         id: &str,
         style: Style,
         max_tokens: usize,
+        of: &Chosen,
         reading: Reading,
     ) -> Result<Prompt, Refused> {
-        let summaries = self.members(id).await?;
+        let summaries = self.members(id, of).await?;
         let ids: Vec<String> = summaries.iter().take(MAX_MEMBERS).map(|summary| summary.id.clone()).collect();
         let mut members = Vec::with_capacity(ids.len());
         for member in &ids {
@@ -258,12 +269,13 @@ impl Failures {
         .await
     }
 
-    /// The failures of a group, by its id or by one that an analysis told (`error_type:ValueError`), newest first.
-    pub async fn members(&self, id: &str) -> Result<Vec<Summary>, Refused> {
+    /// The failures of a group, by its id or by one that an analysis told (`error_type:ValueError`), newest first. A group of the latter
+    /// kind is that of the chosen projects, one of the former has a project of its own.
+    pub async fn members(&self, id: &str, of: &Chosen) -> Result<Vec<Summary>, Refused> {
         let by = id.split_once(':').and_then(|(by, _)| by.parse::<GroupBy>().ok());
         let mut found = match by {
             Some(_) => {
-                let all = self.scan(&Filter::default()).await?;
+                let all = self.scan(&Filter { of: Some(of.clone()), ..Filter::default() }).await?;
                 let wanted = id.to_owned();
                 blocking(move || {
                     let rows: Vec<Row> = all.iter().map(row).collect();
@@ -396,7 +408,7 @@ fn investigations(failure: &Failure) -> Vec<Investigation> {
     copied.collect()
 }
 
-fn light_row<'a>(light: &'a Light, days: &'a [(i32, u32)]) -> Row<'a> {
+fn light_row<'a>(light: &'a Light, days: &'a [(i32, u32)], (recent, previous): (u64, u64)) -> Row<'a> {
     let place = light.file.as_deref().or(light.test_file.as_deref()).filter(|file| !file.is_empty());
     Row {
         id: &light.id,
@@ -408,12 +420,15 @@ fn light_row<'a>(light: &'a Light, days: &'a [(i32, u32)]) -> Row<'a> {
         pattern: &light.pattern,
         phase: light.phase,
         file: place,
-        line: light.line.or(light.test_line),
+        // Where the test is defined is not where anything was raised.
+        line: light.line,
         function: light.function.as_deref(),
         first_seen: time(light.first_seen),
         last_seen: time(light.last_seen),
         occurrences: light.occurrences,
         days,
+        recent,
+        previous,
         first_bad: None,
         last_good: None,
     }
@@ -431,12 +446,14 @@ fn row(summary: &Summary) -> Row<'_> {
         pattern: &summary.pattern,
         phase: summary.phase,
         file: place.map(|place| place.file.as_str()).or(summary.test_file.as_deref()).filter(|file| !file.is_empty()),
-        line: place.map(|place| place.line).or(summary.test_line),
+        line: place.map(|place| place.line),
         function: place.map(|place| place.function.as_str()),
         first_seen: summary.first_seen,
         last_seen: summary.last_seen,
         occurrences: summary.occurrences,
         days: &[],
+        recent: 0,
+        previous: 0,
         first_bad: None,
         last_good: None,
     }

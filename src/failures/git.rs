@@ -15,6 +15,7 @@ use std::{
 const LIMIT: Duration = Duration::from_secs(2);
 /// The file `.git` of a worktree, and `commondir`, hold a path.
 const MAX_LINK_BYTES: u64 = 4096;
+const MAX_CONFIG_BYTES: u64 = 1 << 20;
 
 /// What `git diff` says of a directory between two commits, or between one and the files as they are.
 pub async fn diff(root: &Path, options: &[&str], commits: &[&str], files: &[&str]) -> Option<String> {
@@ -49,18 +50,12 @@ struct Mirror {
 impl Mirror {
     /// None where there is no repository. Blocks.
     fn of(root: &Path) -> Option<Self> {
-        let (top, found) =
-            root.ancestors().find_map(|top| Some((top, fs::symlink_metadata(top.join(".git")).ok()?)))?;
-        let mut own = top.join(".git");
-        if found.is_file() {
-            own = top.join(link(&own)?.strip_prefix("gitdir: ")?);
-        }
-        let common = link(&own.join("commondir")).map_or_else(|| own.clone(), |common| own.join(common));
+        let (top, common) = common(root)?;
         let objects = common.join("objects").canonicalize().ok()?;
         let mut random = [0_u8; 8];
         getrandom::fill(&mut random).ok()?;
         let directory = std::env::temp_dir().join(format!("pylair-git-{}", crate::hash::hex(&random)));
-        let mirror = Self { directory, objects, top: top.to_owned() };
+        let mirror = Self { directory, objects, top };
         mirror.make().ok()?;
         Some(mirror)
     }
@@ -106,6 +101,42 @@ impl Drop for Mirror {
     }
 }
 
+/// The top of the repository that a directory is in, and the directory with its objects and configuration. Blocks.
+fn common(root: &Path) -> Option<(PathBuf, PathBuf)> {
+    let (top, found) = root.ancestors().find_map(|top| Some((top, fs::symlink_metadata(top.join(".git")).ok()?)))?;
+    let mut own = top.join(".git");
+    if found.is_file() {
+        own = top.join(link(&own)?.strip_prefix("gitdir: ")?);
+    }
+    let common = link(&own.join("commondir")).map_or_else(|| own.clone(), |common| own.join(common));
+    Some((top.to_owned(), common))
+}
+
+/// The top of the repository that a directory is in, and its address without credentials, as the plugin reports it. Blocks.
+pub fn repository(directory: &Path) -> Option<(PathBuf, Option<String>)> {
+    let (top, common) = common(directory)?;
+    let config = crate::regular::read(&common.join("config"), MAX_CONFIG_BYTES).unwrap_or_default();
+    Some((top, remote(&config)))
+}
+
+fn remote(config: &str) -> Option<String> {
+    let mut is_origin = false;
+    for line in config.lines().map(str::trim) {
+        if line.starts_with('[') {
+            is_origin = line.replace(' ', "") == "[remote\"origin\"]";
+        } else if let Some((name, url)) = line.split_once('=').filter(|_| is_origin)
+            && name.trim().eq_ignore_ascii_case("url")
+        {
+            let url = url.trim().trim_matches('"');
+            let Some((scheme, rest)) = url.split_once("://") else { return Some(url.to_owned()) };
+            let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+            return Some(format!("{scheme}://{host}{path}")).filter(|url| !url.is_empty());
+        }
+    }
+    None
+}
+
 /// The path that a small file holds.
 fn link(path: &Path) -> Option<String> {
     crate::regular::read(path, MAX_LINK_BYTES).ok().map(|text| text.trim_end().to_owned())
@@ -124,6 +155,15 @@ mod tests {
             .unwrap();
         assert!(said.status.success(), "{words:?}: {said:?}");
         String::from_utf8(said.stdout).unwrap().trim().to_owned()
+    }
+
+    #[test]
+    fn the_address_of_a_repository_has_no_credentials() {
+        let config = "[core]\n\turl = x\n[remote \"origin\"]\n\turl = https://ann:secret@git.example/shop.git\n";
+        assert_eq!(remote(config).as_deref(), Some("https://git.example/shop.git"));
+        let ssh = "[remote \"other\"]\nurl = y\n[remote \"origin\"]\nfetch = z\nURL = git@git.example:shop.git\n";
+        assert_eq!(remote(ssh).as_deref(), Some("git@git.example:shop.git"));
+        assert_eq!(remote("[remote \"other\"]\nurl = y\n"), None);
     }
 
     #[tokio::test]

@@ -99,19 +99,19 @@ const API: &str = "\
 On http://127.0.0.1:7420 while `pylair serve` runs, with `Authorization: Bearer TOKEN` (`pylair token`). `/docs` shows the OpenAPI document.
 
 GET  /health
-GET  /api/failures?status&group&project&test&limit&after   list, in pages
+GET  /api/failures?status&group&project&cwd&test&limit&after   list, in pages
 POST /api/failures                   record one by hand: test_name, error_message, file_path, line_number, traceback, locals
 GET  /api/failures/ID                one, with evidence and trail
 POST /api/failures/ID/debug          an analysis under a rule, or a status: rule, analysis, status
 POST /api/debug                      the same, with failure_id; principle_number is rule
 GET  /api/failures/events            what changes, as server-sent events
-GET  /api/analytics?group_by&time_range&include_resolved
-GET  /api/prompt?failure_id|group_id&prompt_style&max_tokens
+GET  /api/analytics?group_by&time_range&include_resolved&project&cwd
+GET  /api/prompt?failure_id|group_id&prompt_style&max_tokens&project&cwd
 GET  /api/prompts/ID                 the same, by the id of either
 GET  /api/groups, /api/groups/ID     groups, and the failures of one
 POST /api/groups/split               failures into a group of their own
 POST /api/groups/merge               into, from: two groups into one
-GET  /api/runs, /api/runs/ID         test runs, and one with what failed in it
+GET  /api/runs, /api/runs/ID         test runs, and one with what failed in it and what it resolved
 GET  /api/docs?topic                 these pages
 
 Errors are problem+json with the status code that fits: 404 for what is not there, 422 for what is said wrongly, 409 for what is not shown yet.
@@ -146,14 +146,18 @@ the tools, and REST do, and `GET /api/failures/events` tells what changes, live.
 const ANALYTICS: &str = "\
 # Analysis
 
-`analyze_failures([group_by, time_range, include_resolved])`
+`analyze_failures([project, group_by, time_range, include_resolved])`
 
 group_by: fingerprint (the default: one cause), error_type, file_path, pattern (the message without what differs).
 time_range: all, today, week (seven days), month (a calendar month). What is resolved counts only with include_resolved=true.
+project: a name, root or repository; `all` for all. Left out it is the project you are in, and the answer says so. `list_failures`, prompts of such
+groups, REST (with `cwd`) and the command line choose it in the same way.
 
-Told of each group: how many failures, occurrences and tests, first and last seen, the trend of a week against the one before, most frequent places,
+Told of each group: how many failures, occurrences and tests, first and last seen, the trend, most frequent places,
 the last good and the first bad commit with the files changed between them, and a priority with its reasons (how often, how widely, how lately, new,
 rising, crashes and tests that cannot be collected before others). The groups are in the order to go about them. Flaky tests are listed apart.
+A trend compares the time range with the one before, up to the same moment: today with yesterday up to this time, a week with the seven days before
+(also for `all`), a month with the month before.
 Hypotheses name what they rest on: the frame, the value, the changed line; where nothing was seen nothing is claimed.
 ";
 

@@ -23,6 +23,7 @@ pub mod import;
 mod ingest;
 pub mod next_step;
 pub mod pattern;
+pub mod project;
 pub mod prompt;
 pub mod record;
 pub mod rules;
@@ -33,7 +34,11 @@ pub mod view;
 pub mod watching;
 mod writer;
 
-use std::{collections::HashMap, path::PathBuf, sync::Arc};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 use tokio::sync::OnceCell;
@@ -138,8 +143,18 @@ impl Failures {
         self.ingest(records).await
     }
 
-    /// Records a failure by hand, as a run of its own; what is told twice is one failure that occurred twice. Its id.
-    pub async fn record(&self, failure: ByHand, author: &str) -> Result<String, Error> {
+    /// Records a failure by hand, as a run of its own, in the project that is named or that the directory is in; what is told twice is one
+    /// failure that occurred twice. Its id.
+    pub async fn record(
+        &self,
+        mut failure: ByHand,
+        author: &str,
+        (wish, cwd): (Option<&str>, Option<&Path>),
+    ) -> Result<String, Error> {
+        if failure.project.is_none() {
+            let known = self.store().await?.projects().await?;
+            failure.project = project::to_record(&known, wish, place(cwd).await.as_ref());
+        }
         let taken = self.ingest(by_hand(failure, author)?).await?;
         let known = taken.failures.into_values().next();
         known.map(|known| known.id).ok_or(Error::Closed)
@@ -158,8 +173,18 @@ impl Failures {
         self.store().await?.scan(filter).await
     }
 
-    async fn scan_light(&self) -> Result<Vec<store::Light>, Error> {
-        self.store().await?.scan_light().await
+    async fn scan_light(&self, projects: Option<&[i64]>) -> Result<Vec<store::Light>, Error> {
+        self.store().await?.scan_light(projects).await
+    }
+
+    /// How often failures occurred in a period and in the one before, by id.
+    async fn occurrences_in(&self, period: &analysis::Period) -> Result<HashMap<String, (u64, u64)>, Error> {
+        self.store().await?.occurrences_in(period).await
+    }
+
+    /// The projects that are named or, where nothing is, those of whoever works in a directory.
+    pub async fn choose(&self, wish: Option<&str>, cwd: Option<&Path>) -> Result<project::Chosen, explain::Refused> {
+        project::choose(&self.store().await?.projects().await?, wish, place(cwd).await.as_ref())
     }
 
     /// On which days (since 1970, UTC) failures occurred how often, by id: those that occurred more than twice and on several days.
@@ -231,8 +256,8 @@ impl Failures {
     }
 
     /// Runs, newest first.
-    pub async fn runs(&self, project: Option<&str>, limit: usize, after: Option<&str>) -> Result<Page<Run>, Error> {
-        self.store().await?.runs(project, limit, after).await
+    pub async fn runs(&self, of: &project::Chosen, limit: usize, after: Option<&str>) -> Result<Page<Run>, Error> {
+        self.store().await?.runs(of.ids.as_deref(), limit, after).await
     }
 
     pub async fn run(&self, run: &str) -> Result<RunDetail, Error> {
@@ -269,6 +294,12 @@ impl Failures {
             opened.store.close().await;
         }
     }
+}
+
+/// Where somebody is.
+async fn place(cwd: Option<&Path>) -> Option<project::Place> {
+    let cwd = cwd?.to_owned();
+    tokio::task::spawn_blocking(move || project::Place::of(&cwd)).await.ok()
 }
 
 /// Records that make one failure.

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     environment::Packages,
     fingerprint::Place,
+    project::Chosen,
     record::{CodeHash, Evidence, Outcome, Phase, Project, Source, Status},
 };
 
@@ -388,8 +389,8 @@ pub struct Duration {
 pub struct Filter {
     pub status: Option<Status>,
     pub group: Option<String>,
-    /// Name, root or remote.
-    pub project: Option<String>,
+    /// All projects if there is none.
+    pub of: Option<Chosen>,
     /// Part of the node id.
     pub test: Option<String>,
     /// Last seen at or after.

@@ -12,6 +12,7 @@ use crate::{
     daemon::Daemon,
     failures::{
         explain::{Refused, Subject},
+        project::Chosen,
         prompt::Style,
         rules::{self, RULES, Rule},
     },
@@ -60,7 +61,10 @@ pub async fn get(
         let told = match failure {
             Some(failure) => {
                 let subject = Subject::Failure(failure.trim_start_matches("failure:").to_owned());
-                let told = daemon.failures.prompt(&subject, Style::Concise, None, tools::reading(caller)).await;
+                let told = daemon
+                    .failures
+                    .prompt(&subject, Style::Concise, None, &Chosen::all(), tools::reading(caller))
+                    .await;
                 told.map_err(|refused| refusal(&refused.into()))?.prompt
             }
             None => String::new(),
@@ -76,7 +80,12 @@ pub async fn get(
         ));
     };
     let subject = tools::subject(failure, group).map_err(|error| refusal(&error))?;
-    let told = daemon.failures.prompt(&subject, style, None, tools::reading(caller)).await;
+    let of = match &subject {
+        Subject::Group(group) if group.contains(':') => daemon.failures.choose(None, caller.cwd.as_deref()).await,
+        _ => Ok(Chosen::all()),
+    };
+    let of = of.map_err(|refused| refusal(&refused.into()))?;
+    let told = daemon.failures.prompt(&subject, style, None, &of, tools::reading(caller)).await;
     let told = told.map_err(|refused: Refused| refusal(&refused.into()))?;
     Ok(of_text(&told.title, told.prompt))
 }

@@ -631,3 +631,42 @@ fn copies_are_kept_by_cause() {
     assert_eq!((named.len(), &of_many["in_group"]), (2, &json!(12)), "{ran}");
     assert!(of_many["target"].is_string(), "one that can be asked stands for its group: {ran}");
 }
+
+#[test]
+fn tools_are_about_the_callers_project_and_say_so() {
+    let home = Home::new();
+    let mut clients: Vec<Client> = ["shop", "api"]
+        .into_iter()
+        .map(|name| {
+            let directory = home.work().join(name);
+            fs::create_dir_all(directory.join(".git")).expect("the home is writable");
+            let mut command = home.command(&["mcp", "--tools", "all"]);
+            command.current_dir(directory);
+            let mut client = Client::start(command);
+            client.initialize();
+            client.data(
+                "record_failure",
+                &json!({"test_name": format!("test_{name}"), "error_message": "KeyError: 'x'"}),
+            );
+            client
+        })
+        .collect();
+    let client = &mut clients[0];
+    let listed = client.data("list_failures", &json!({}));
+    assert_eq!((&listed["total"], &listed["items"][0]["test"]), (&json!(1), &json!("test_shop")), "{listed}");
+    assert!(listed["project_note"].as_str().unwrap_or_default().contains("only of shop ("), "{listed}");
+    assert_eq!(client.data("list_failures", &json!({"project": "all"}))["total"], 2);
+    let of_api = client.data("list_failures", &json!({"project": "api"}));
+    assert_eq!((&of_api["total"], &of_api["project_note"]), (&json!(1), &Value::Null), "{of_api}");
+    // A group has a project of its own.
+    let group = of_api["items"][0]["group"].clone();
+    assert_eq!(client.data("list_failures", &json!({"group": group}))["total"], 1);
+    let analyzed = client.data("analyze_failures", &json!({"group_by": "error_type"}));
+    assert_eq!((&analyzed["total_failures"], &analyzed["groups"][0]["failures"]), (&json!(1), &json!(1)), "{analyzed}");
+    assert_eq!(client.data("analyze_failures", &json!({"project": "all"}))["total_failures"], 2);
+    let prompt = client.data("write_debug_prompt", &json!({"group": "error_type:KeyError"}));
+    assert!(!prompt["prompt"].as_str().unwrap_or_default().contains("test_api"), "{prompt}");
+    let refused = client.failure("list_failures", &json!({"project": "shpo"}));
+    assert_eq!(refused["kind"], "unknown_project", "{refused}");
+    assert!(refused["hint"].as_str().unwrap_or_default().contains("api ("), "{refused}");
+}

@@ -180,8 +180,11 @@ fn what_is_wrong_is_said_with_the_way_out() {
         assert!(ran.stderr.contains(says), "{args:?}: {ran:?}");
     }
     assert!(home.run(&["failures"]).stdout.starts_with("no failure is recorded"));
-    let filtered = home.run(&["failures", "list", "--project", "nope"]);
-    assert!(filtered.status.success() && filtered.stdout.starts_with("no failure is like that (--project nope)"));
+    let filtered = home.run(&["failures", "list", "--test", "nope"]);
+    assert!(filtered.status.success() && filtered.stdout.starts_with("no failure is like that (--test nope)"));
+    let unknown = home.run(&["failures", "list", "--project", "nope"]);
+    assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
+    assert!(unknown.stderr.contains("no project is recorded yet"), "{unknown:?}");
 }
 
 #[test]
@@ -274,4 +277,56 @@ fn a_run_ends_with_one_line_for_each_cause_and_says_what_it_resolved() {
         shown.ends_with("it failed after 1 other test: only a run with that shows that it is resolved\n"),
         "{shown}"
     );
+}
+
+#[test]
+fn questions_are_about_the_project_the_caller_is_in() {
+    let home = Home::new().set("USER", "ann");
+    // Two repositories: that of these tests is around them.
+    for directory in ["shop/.git", "api/.git", "api/src", "new"] {
+        fs::create_dir_all(home.work().join(directory)).expect("the home is writable");
+    }
+    for (directory, name) in [("shop", "test_tea"), ("api", "test_user"), ("api/src", "test_deep")] {
+        let message = ["failures", "register", "--test-name", name, "--error-message", "KeyError: 'x'"];
+        let told = home.run_in(&home.work().join(directory), &message);
+        assert_eq!(told.status.code(), Some(0), "{told:?}");
+    }
+    let tests = |directory: &str, more: &[&str]| -> (Vec<String>, Value) {
+        let arguments = [&["failures", "list", "--json"], more].concat();
+        let told = home.run_in(&home.work().join(directory), &arguments);
+        let listed: Value = serde_json::from_str(&told.stdout).unwrap_or_else(|error| panic!("{error} in {told:?}"));
+        let names = listed["failures"].as_array().expect("a list").iter();
+        let mut names: Vec<String> =
+            names.map(|failure| failure["test"].as_str().unwrap_or_default().to_owned()).collect();
+        names.sort();
+        (names, listed)
+    };
+    let (names, listed) = tests("shop", &[]);
+    assert_eq!(names, ["test_tea"], "{listed}");
+    let shop = home.work().join("shop").canonicalize().expect("it is there");
+    assert_eq!(listed["project"], format!("shop ({})", shop.display()), "{listed}");
+    let note = listed["project_note"].as_str().unwrap_or_default();
+    assert!(note.starts_with("only of shop (") && note.ends_with("; project \"all\" means all"), "{listed}");
+    assert_eq!(tests("api/src", &[]).0, ["test_deep", "test_user"]);
+    assert_eq!(tests("", &[]).0, ["test_deep", "test_tea", "test_user"], "all below");
+    assert_eq!(tests("shop", &["--project", "all"]).0.len(), 3);
+    assert_eq!(tests("shop", &["--project", "api"]).0, ["test_deep", "test_user"]);
+    let empty = home.run_in(&home.work().join("new"), &["failures", "list"]).stdout;
+    assert!(empty.contains("no test run below ") && empty.ends_with("; --project all means all\n"), "{empty}");
+    let unknown = home.run_in(&shop, &["failures", "list", "--project", "shpo"]);
+    assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
+    assert!(unknown.stderr.contains("there is no project `shpo`") && unknown.stderr.contains("shop ("), "{unknown:?}");
+
+    let analyzed = |more: &[&str]| -> Value {
+        let told = home.run_in(&shop, &[&["failures", "analyze", "--json", "--group-by", "error_type"], more].concat());
+        serde_json::from_str(&told.stdout).unwrap_or_else(|error| panic!("{error} in {told:?}"))
+    };
+    assert_eq!(analyzed(&[])["total_failures"], 1);
+    assert_eq!(analyzed(&["--project", "all"])["total_failures"], 3);
+    let text = home.run_in(&shop, &["failures", "analyze", "--time-range", "today"]).stdout;
+    assert!(text.contains("today with yesterday up to the same time: 1, 0 before"), "{text}");
+    assert!(text.contains("only of shop ("), "{text}");
+    let prompt = |more: &[&str]| home.run_in(&shop, &[&["failures", "prompt", "error_type:KeyError"], more].concat());
+    assert!(!prompt(&[]).stdout.contains("test_user"), "{:?}", prompt(&[]));
+    assert!(prompt(&["--project", "all"]).stdout.contains("test_user"), "{:?}", prompt(&["--project", "all"]));
 }

@@ -116,7 +116,7 @@ fn analysis_names_the_commits_the_files_and_the_line_that_changed() {
     assert_eq!(group["between"]["first_bad"], *bad, "{group}");
     assert_eq!(group["between"]["files"], serde_json::json!(["notes.txt", "shop.py"]), "{group}");
     assert_eq!((&group["places"][0]["file"], &group["places"][0]["function"]), (&"shop.py".into(), &"find".into()));
-    assert_eq!((&group["trend"]["direction"], count(&group["trend"]["last_week"])), (&"new".into(), 2), "{group}");
+    assert_eq!((&group["trend"]["direction"], count(&group["trend"]["recent"])), (&"new".into(), 2), "{group}");
     assert!(group["first_seen"].as_str() < group["last_seen"].as_str(), "{group}");
     assert!(!group["priority"]["reasons"].as_array().expect("a list").is_empty(), "{group}");
     let said: Vec<&str> =

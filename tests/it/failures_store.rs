@@ -213,11 +213,11 @@ fn a_person_may_force_it_and_it_is_unverified() {
     on_each_database("forced", |database| async move {
         let failures = open(database);
         let by_hand = ByHand { test: "test_it".into(), message: "KeyError: 'x'".into(), ..ByHand::default() };
-        let id = failures.record(by_hand.clone(), "ann").await.unwrap();
-        let again = failures.record(by_hand, "ann").await.unwrap();
+        let id = failures.record(by_hand.clone(), "ann", (None, None)).await.unwrap();
+        let again = failures.record(by_hand, "ann", (None, None)).await.unwrap();
         assert_eq!(id, again, "what is told twice is one failure");
         assert_eq!(failures.get(&id).await.unwrap().summary.occurrences, 2);
-        assert!(matches!(failures.record(ByHand::default(), "ann").await, Err(Error::Invalid { .. })));
+        assert!(matches!(failures.record(ByHand::default(), "ann", (None, None)).await, Err(Error::Invalid { .. })));
         failures.set_status(&id, Status::Resolved, "ann", true).await.unwrap();
         let failure = failures.get(&id).await.unwrap();
         assert_eq!((failure.summary.status, failure.summary.verified), (Status::Resolved, false));
@@ -306,7 +306,7 @@ fn what_is_recorded_by_hand_is_read_and_known_again() {
         let by_hand = ByHand { test: "test_it".into(), traceback: traceback.into(), ..ByHand::default() };
         let mut ids = Vec::new();
         for _ in 0..3 {
-            ids.push(failures.record(by_hand.clone(), "ann").await.unwrap());
+            ids.push(failures.record(by_hand.clone(), "ann", (None, None)).await.unwrap());
         }
         ids.dedup();
         assert_eq!(ids.len(), 1);
@@ -342,7 +342,7 @@ fn lists_have_pages_and_filters() {
         let filter = Filter {
             test: Some("test_1".into()),
             status: Some(Status::New),
-            project: Some("shop".into()),
+            of: Some(failures.choose(Some("shop"), None).await.unwrap()),
             ..Filter::default()
         };
         assert_eq!(failures.list(&filter, 100, None).await.unwrap().items.len(), 11);
@@ -806,6 +806,42 @@ fn passes_that_show_nothing_resolve_nothing() {
         let refused = failures.set_status(&id, Status::Resolved, "ann", false).await.unwrap_err();
         assert!(refused.to_string().contains("files that are not code"), "{refused}");
         check(json!({}), &[other, TEST], "two", "", Status::Resolved, "").await;
+        failures.close().await;
+    });
+}
+
+#[test]
+fn trends_count_the_period_that_is_named() {
+    use pylair::failures::{
+        analysis::{Direction, Question, TimeRange},
+        explain::Reading,
+        project::Chosen,
+    };
+    on_each_database("trends", |database| async move {
+        let failures = open(database);
+        // Yesterday at noon: what is much older is forgotten.
+        let noon = Timestamp::now().as_second().div_euclid(86_400) * 86_400 - 43_200;
+        let now = Timestamp::from_second(noon).unwrap();
+        let hours = |hours: i64| (now - SignedDuration::from_hours(hours)).to_string();
+        // Three today; two yesterday before noon and one after; five in the week before.
+        let ages = [1, 2, 3, 25, 30, 23, 200, 210, 220, 230, 240];
+        for (number, age) in ages.into_iter().enumerate() {
+            let run = format!("r{number}");
+            let mut began = serde_json::to_value(begin(&run, 0)).unwrap();
+            began["at"] = hours(age).into();
+            let mut report = serde_json::to_value(failed(&run, TEST, 0, "total", "bad price")).unwrap();
+            report["at"] = hours(age).into();
+            failures.ingest(vec![record(began), record(report)]).await.unwrap();
+        }
+        let trend = async |time_range| {
+            let question = Question { time_range, ..Question::new(now) };
+            let report = failures.analysis(&question, Chosen::all(), Reading::Nothing).await.unwrap();
+            let trend = report.groups[0].trend;
+            (trend.recent, trend.previous, trend.direction, report.total_occurrences)
+        };
+        assert_eq!(trend(TimeRange::Today).await, (3, 2, Direction::Steady, 3));
+        assert_eq!(trend(TimeRange::Week).await, (6, 5, Direction::Steady, 6));
+        assert_eq!(trend(TimeRange::All).await, (6, 5, Direction::Steady, 11));
         failures.close().await;
     });
 }

@@ -89,6 +89,19 @@ fn author(surroundings: &Surroundings) -> String {
     told.cloned().unwrap_or_else(|| crate::process_access::user_name(rustix::process::getuid().as_raw()))
 }
 
+/// Where the caller is, which says what its own project is.
+fn cwd(surroundings: &Surroundings) -> Option<&str> {
+    surroundings.cwd.as_deref()?.to_str()
+}
+
+/// Says which project was assumed.
+fn say_project(answer: &Value) -> Result<(), Failure> {
+    match answer["project_note"].as_str() {
+        Some(note) => say(&one_line(&note.replace("project \"all\"", "--project all"), 400)),
+        None => Ok(()),
+    }
+}
+
 fn list(args: &ListArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
     let limit = args.limit.to_string();
     let path = with_query(
@@ -97,6 +110,7 @@ fn list(args: &ListArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
             ("status", args.status.as_deref()),
             ("group", args.group.as_deref()),
             ("project", args.project.as_deref()),
+            ("cwd", cwd(surroundings)),
             ("test", args.test.as_deref()),
             ("limit", Some(&limit)),
             ("after", args.after.as_deref()),
@@ -106,7 +120,8 @@ fn list(args: &ListArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
     tell(&answer, &args.json, |answer| {
         let failures = answer["failures"].as_array().cloned().unwrap_or_default();
         if failures.is_empty() {
-            return say(&nothing_listed(args));
+            say(&nothing_listed(args, answer))?;
+            return say_project(answer);
         }
         let mut rows = vec![["ID", "STATUS", "SEEN", "LAST", "GROUP", "TEST", "ERROR"].map(str::to_owned).to_vec()];
         for failure in &failures {
@@ -122,15 +137,15 @@ fn list(args: &ListArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
             ]);
         }
         table(&rows)?;
-        match answer["next"].as_str() {
-            Some(next) => say(&format!("{} of {}; --after {next} for more", failures.len(), answer["total"])),
-            None => Ok(()),
+        if let Some(next) = answer["next"].as_str() {
+            say(&format!("{} of {}; --after {next} for more", failures.len(), answer["total"]))?;
         }
+        say_project(answer)
     })
 }
 
 /// Why a list is empty: nothing was recorded, or nothing is like that.
-fn nothing_listed(args: &ListArgs) -> String {
+fn nothing_listed(args: &ListArgs, answer: &Value) -> String {
     let asked = [
         ("--status", &args.status),
         ("--group", &args.group),
@@ -140,7 +155,9 @@ fn nothing_listed(args: &ListArgs) -> String {
     ];
     let asked: Vec<String> =
         asked.iter().filter_map(|(name, value)| Some(format!("{name} {}", shown(value.as_deref()?)))).collect();
-    if asked.is_empty() {
+    if asked.is_empty() && answer["project_note"].is_string() {
+        format!("no failure of {} is recorded", shown(text(answer, "project")))
+    } else if asked.is_empty() {
         "no failure is recorded; `pylair test` runs pytest and records what fails".to_owned()
     } else {
         format!("no failure is like that ({}); `pylair failures list` shows all", asked.join(" "))
@@ -230,20 +247,30 @@ fn analyze(args: &AnalyzeArgs, surroundings: &Surroundings) -> Result<Exit, Fail
             ("group_by", args.group_by.as_deref()),
             ("time_range", args.time_range.as_deref()),
             ("include_resolved", args.include_resolved.then_some("true")),
+            ("project", args.project.as_deref()),
+            ("cwd", cwd(surroundings)),
         ],
     );
     let answer: Value = Client::start(surroundings)?.get(&path)?;
-    tell(&answer, &args.json, show::analysis)
+    tell(&answer, &args.json, |answer| {
+        show::analysis(answer)?;
+        say_project(answer)
+    })
 }
 
 fn prompt(args: &PromptArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
     let tokens = args.max_tokens.map(|tokens| tokens.to_string());
-    let how = [("prompt_style", args.style.as_deref()), ("max_tokens", tokens.as_deref())];
+    let how = [
+        ("prompt_style", args.style.as_deref()),
+        ("max_tokens", tokens.as_deref()),
+        ("project", args.project.as_deref()),
+        ("cwd", cwd(surroundings)),
+    ];
     let path = if let Some(id) = &args.id {
         with_query(&format!("/api/prompts/{}", encode(id_of(id, "failure or group")?)), &how)
     } else {
         let subject = [("failure_id", args.failure_id.as_deref()), ("group_id", args.group_id.as_deref())];
-        with_query("/api/prompt", &[subject, how].concat())
+        with_query("/api/prompt", &[&subject[..], &how[..]].concat())
     };
     let answer: Value = Client::start(surroundings)?.get(&path)?;
     tell(&answer, &args.json, |answer| say(&shown_lines(text(answer, "prompt"))))
@@ -272,6 +299,8 @@ fn register(args: &RegisterArgs, surroundings: &Surroundings) -> Result<Exit, Fa
         "message": args.error_message,
         "traceback": traceback,
         "locals": locals,
+        "project": args.project,
+        "cwd": cwd(surroundings),
         "author": author(surroundings),
     });
     let answer: Value = Client::start(surroundings)?.post("/api/failures", &body)?;

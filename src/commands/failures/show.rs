@@ -200,6 +200,8 @@ pub(super) fn analysis(report: &Value) -> Result<(), Failure> {
         text(report, "group_by"),
         text(report, "time_range")
     ))?;
+    let trend = &report["insights"]["trend"];
+    say(&format!("{}: {}, {} before", text(report, "trend_compares"), trend["recent"], trend["previous"]))?;
     if groups.is_empty() {
         return Ok(());
     }

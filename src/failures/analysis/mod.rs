@@ -16,11 +16,11 @@ use serde::Serialize;
 
 use super::{
     hypotheses::{Between, Hypothesis},
+    project::Chosen,
     record::{Phase, Status},
 };
 pub use priority::{Label, Priority};
-pub use question::{GroupBy, Question, TimeRange, Unknown};
-use trend::Weeks;
+pub use question::{GroupBy, Period, Question, TimeRange, Unknown};
 pub use trend::{Count, Direction, Trend};
 
 /// Groups that are told in full; the rest is counted.
@@ -54,6 +54,9 @@ pub struct Row<'a> {
     pub occurrences: u64,
     /// On which days (since 1970, UTC) it occurred how often. Empty: only the first and the last time are known.
     pub days: &'a [(i32, u32)],
+    /// Occurrences in the period that trends compare, and in the one before.
+    pub recent: u64,
+    pub previous: u64,
     /// The first commit it was seen on, and the newest before on which its test passed.
     pub first_bad: Option<&'a str>,
     pub last_good: Option<&'a str>,
@@ -64,6 +67,10 @@ pub struct Report {
     pub group_by: GroupBy,
     pub time_range: TimeRange,
     pub include_resolved: bool,
+    #[serde(flatten)]
+    pub of: Chosen,
+    /// Which two periods every `trend` compares.
+    pub trend_compares: String,
     pub total_failures: usize,
     pub total_occurrences: u64,
     pub group_count: usize,
@@ -185,45 +192,63 @@ fn named(by: GroupBy, key: &str) -> String {
 }
 
 pub fn analyze(rows: &[Row], question: &Question) -> Report {
-    let from = question.from();
-    let counted: Vec<&Row> = rows
-        .iter()
-        .filter(|row| (question.include_resolved || row.status != Status::Resolved) && row.last_seen >= from)
-        .collect();
+    let (from, period) = (question.from(), question.period());
+    let wanted: Vec<&Row> =
+        rows.iter().filter(|row| question.include_resolved || row.status != Status::Resolved).collect();
+    // What was seen in the period before counts in the comparison, also if it was not seen since.
+    let mut previous: HashMap<&str, (u64, Timestamp)> = HashMap::new();
+    for row in &wanted {
+        let entry = previous.entry(key(question.group_by, row)).or_insert((0, row.first_seen));
+        *entry = (entry.0 + row.previous, entry.1.min(row.first_seen));
+    }
+    let counted: Vec<&Row> = wanted.iter().copied().filter(|row| row.last_seen >= from).collect();
     let first_day = trend::day(from);
     let mut gathered: HashMap<&str, Gathered> = HashMap::new();
     let today = trend::day(question.now);
     let mut days = trend::Days::until(today, MAX_WEEKS * 7);
-    let mut weeks = Weeks::NONE;
+    let (mut total_occurrences, mut recent) = (0, 0);
     let mut types: HashMap<&str, usize> = HashMap::new();
     let mut places = Places::default();
     for row in &counted {
-        let seen = days.add(row, first_day);
-        weeks.add(seen);
+        let in_days = days.add(row, first_day);
+        let seen = if question.time_range == TimeRange::All { in_days } else { row.recent.max(1) };
+        total_occurrences += seen;
+        recent += row.recent;
         *types.entry(row.kind).or_default() += 1;
-        places.add(row, seen.count);
+        places.add(row, seen);
         gathered.entry(key(question.group_by, row)).or_insert_with(|| Gathered::new(row)).add(row, seen);
     }
+    let trend_of = |key: &str, gathered: &Gathered| {
+        let (before, first) = previous.get(key).copied().unwrap_or((0, gathered.first));
+        Trend::new(gathered.recent, before, first, &period)
+    };
+    let all_before = previous.values().map(|(before, _)| before).sum();
+    let first = previous.values().map(|(_, first)| *first).min().unwrap_or(Timestamp::MAX);
     let group_count = gathered.len();
     let mut groups: Vec<(&str, Gathered)> = gathered.into_iter().collect();
-    let mut ranked: Vec<(Priority, &str, Gathered)> =
-        groups.drain(..).map(|(key, gathered)| (priority::of(&gathered, question), key, gathered)).collect();
+    let mut ranked: Vec<(Priority, &str, Gathered)> = groups
+        .drain(..)
+        .map(|(key, gathered)| {
+            let trend = trend_of(key, &gathered);
+            (priority::of(&gathered, trend, question), key, gathered)
+        })
+        .collect();
     // By name last, so that the order is the same each time.
     ranked.sort_by(|(a, a_key, a_rows), (b, b_key, b_rows)| {
         b.score.cmp(&a.score).then(b_rows.last.cmp(&a_rows.last)).then(a_key.cmp(b_key))
     });
     let more_groups = ranked.len().saturating_sub(question.limit.unwrap_or(MAX_GROUPS).min(MAX_GROUPS));
     ranked.truncate(group_count - more_groups);
-    let groups: Vec<Group> =
-        ranked.into_iter().map(|(priority, key, gathered)| gathered.tell(question, key, priority)).collect();
-    let triage = groups
-        .iter()
-        .map(|group| Triage {
-            group: group.id.clone(),
-            priority: group.priority.label,
-            recommendation: recommend(group),
+    let (groups, triage): (Vec<Group>, Vec<Triage>) = ranked
+        .into_iter()
+        .map(|(priority, key, gathered)| {
+            let (trend, common) = (trend_of(key, &gathered), gathered.common());
+            let group = gathered.tell(question, key, priority, trend);
+            let recommendation = recommend(&group, &common);
+            let triage = Triage { group: group.id.clone(), priority: group.priority.label, recommendation };
+            (group, triage)
         })
-        .collect();
+        .unzip();
     let mut error_distribution: Vec<Share> =
         types.into_iter().map(|(name, failures)| Share { name: name.to_owned(), failures }).collect();
     error_distribution.sort_by(|a, b| b.failures.cmp(&a.failures).then_with(|| a.name.cmp(&b.name)));
@@ -233,15 +258,17 @@ pub fn analyze(rows: &[Row], question: &Question) -> Report {
         group_by: question.group_by,
         time_range: question.time_range,
         include_resolved: question.include_resolved,
+        of: Chosen::all(),
         total_failures: counted.len(),
-        total_occurrences: weeks.count,
+        trend_compares: format!("{} with {}", period.recent, period.previous),
+        total_occurrences,
         group_count,
         more_groups,
         insights: Insights {
             error_distribution,
             most_common_error,
             places: places.most_frequent(),
-            trend: weeks.trend(today),
+            trend: Trend::new(recent, all_before, first, &period),
             days: days.last_days(MAX_DAYS),
             weeks: days.last_weeks(),
             triage,
@@ -284,11 +311,18 @@ pub(crate) struct Gathered<'a> {
     pub status: BTreeMap<Status, usize>,
     pub first: Timestamp,
     pub last: Timestamp,
-    pub weeks: Weeks,
-    /// The worst of what its rows are, with the word for it.
+    /// Occurrences in the time range, and in the period that trends compare.
+    pub count: u64,
+    pub recent: u64,
+    /// The worst of what its rows are, with the word for it, and how many are.
     pub severity: Option<(i32, &'static str)>,
+    pub severe: usize,
     first_bad: Option<&'a str>,
     last_good: Option<&'a str>,
+    /// What is so of all of its rows.
+    file: Option<&'a str>,
+    line: Option<u32>,
+    commits: Option<(&'a str, &'a str)>,
     places: Places<'a>,
     newest: Vec<(Timestamp, &'a str)>,
     kind: &'a str,
@@ -303,10 +337,15 @@ impl<'a> Gathered<'a> {
             status: BTreeMap::new(),
             first: row.first_seen,
             last: row.last_seen,
-            weeks: Weeks::NONE,
+            count: 0,
+            recent: 0,
             severity: None,
+            severe: 0,
             first_bad: row.first_bad,
             last_good: row.last_good,
+            file: row.file,
+            line: row.line,
+            commits: row.last_good.zip(row.first_bad),
             places: Places::default(),
             newest: Vec::new(),
             kind: row.kind,
@@ -314,7 +353,7 @@ impl<'a> Gathered<'a> {
         }
     }
 
-    fn add(&mut self, row: &Row<'a>, seen: Weeks) {
+    fn add(&mut self, row: &Row<'a>, seen: u64) {
         self.failures += 1;
         self.tests.insert(row.test);
         *self.status.entry(row.status).or_default() += 1;
@@ -324,9 +363,17 @@ impl<'a> Gathered<'a> {
         if row.last_seen >= self.last {
             (self.last, self.kind, self.message) = (row.last_seen, row.kind, row.message);
         }
-        self.weeks.add(seen);
-        self.severity = self.severity.max(priority::severity(row));
-        self.places.add(row, seen.count);
+        self.count += seen;
+        self.recent += row.recent;
+        let severity = priority::severity(row);
+        if severity > self.severity {
+            (self.severity, self.severe) = (severity, 0);
+        }
+        self.severe += usize::from(severity.is_some() && severity == self.severity);
+        self.file = self.file.filter(|file| row.file == Some(file));
+        self.line = self.line.filter(|line| row.line == Some(*line) && self.file.is_some());
+        self.commits = self.commits.filter(|commits| row.last_good.zip(row.first_bad) == Some(*commits));
+        self.places.add(row, seen);
         self.newest.push((row.last_seen, row.id));
         if self.newest.len() > 64 {
             self.keep_newest();
@@ -338,7 +385,16 @@ impl<'a> Gathered<'a> {
         self.newest.truncate(MAX_EXAMPLES);
     }
 
-    fn tell(mut self, question: &Question, key: &str, priority: Priority) -> Group {
+    /// What may be said of all of its failures.
+    fn common(&self) -> Common {
+        let line = self.line.map(|line| format!(":{line}")).unwrap_or_default();
+        Common {
+            place: self.file.map(|file| format!("{file}{line}")),
+            commits: self.commits.map(|(good, bad)| (good.to_owned(), bad.to_owned())),
+        }
+    }
+
+    fn tell(mut self, question: &Question, key: &str, priority: Priority, trend: Trend) -> Group {
         self.keep_newest();
         let title = match question.group_by {
             GroupBy::Fingerprint if self.message.is_empty() => self.kind.to_owned(),
@@ -354,12 +410,12 @@ impl<'a> Gathered<'a> {
             id: named(question.group_by, key),
             title,
             failures: self.failures,
-            occurrences: self.weeks.count,
+            occurrences: self.count,
             tests: self.tests.len(),
             status: self.status,
             first_seen: self.first,
             last_seen: self.last,
-            trend: self.weeks.trend(trend::day(question.now)),
+            trend,
             places: self.places.most_frequent(),
             between,
             priority,
@@ -411,23 +467,34 @@ fn flaky(rows: &[&Row]) -> Vec<Flaky> {
         .collect()
 }
 
-/// What to do about a group, from what it is.
-fn recommend(group: &Group) -> String {
+/// What is so of all failures of a group.
+struct Common {
+    place: Option<String>,
+    /// The last good and the first bad one.
+    commits: Option<(String, String)>,
+}
+
+/// What to do about a group, from what is so of all of it.
+fn recommend(group: &Group, common: &Common) -> String {
     let example = group.examples.first().map_or("", String::as_str);
     let reasons = group.priority.reasons.join(", ");
     let only = |status: Status| group.status.get(&status).copied().unwrap_or(0) == group.failures;
     let start = if only(Status::Flaky) {
         format!("see what differs between passing and failing runs of `{example}`")
-    } else if let Some(Between { last_good: Some(good), first_bad: Some(bad), .. }) = &group.between
+    } else if let Some((good, bad)) = &common.commits
         && good == bad
     {
         format!("begin with `{example}`, and with the uncommitted changes")
-    } else if let Some(Between { last_good: Some(good), first_bad: Some(bad), .. }) = &group.between {
+    } else if let Some((good, bad)) = &common.commits {
         let short = |commit: &str| commit.get(..10).unwrap_or(commit).to_owned();
         format!("begin with `{example}`, and with what changed between {} and {}", short(good), short(bad))
     } else if group.failures > 1 {
-        let place = group.places.first().map(|place| format!(" at {}", place.file)).unwrap_or_default();
-        format!("begin with `{example}`; {} failures have this in common{place}", group.failures)
+        let (count, tests) = (group.failures, group.tests);
+        match &common.place {
+            Some(place) => format!("begin with `{example}`; all {count} failures are at {place}"),
+            None if tests == 1 => format!("begin with `{example}`; all {count} failures are of one test"),
+            None => format!("begin with `{example}`; {count} failures are in this group, in several places"),
+        }
     } else {
         format!("begin with `{example}`")
     };

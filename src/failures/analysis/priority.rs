@@ -4,7 +4,11 @@ use jiff::SignedDuration;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Gathered, Question, Row, trend::Direction};
+use super::{
+    Gathered, Question, Row,
+    question::Period,
+    trend::{Direction, Trend},
+};
 use crate::failures::record::{Phase, Status};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -43,14 +47,14 @@ pub(super) fn severity(row: &Row) -> Option<(i32, &'static str)> {
     }
 }
 
-pub(super) fn of(group: &Gathered, question: &Question) -> Priority {
+pub(super) fn of(group: &Gathered, trend: Trend, question: &Question) -> Priority {
     let mut score = 0;
     let mut reasons = Vec::new();
     let mut count = |points: i32, reason: String| {
         score += points;
         reasons.push(reason);
     };
-    let occurrences = group.weeks.count;
+    let occurrences = group.count;
     count(
         (2 * ilog2(occurrences)).clamp(1, 12),
         if occurrences == 1 { "seen once".into() } else { format!("seen {occurrences} times") },
@@ -69,12 +73,17 @@ pub(super) fn of(group: &Gathered, question: &Question) -> Priority {
         let what = if question.new_since.is_some() { "new since the commit" } else { "first seen within the last day" };
         count(4, what.into());
     }
-    let trend = group.weeks.trend(super::trend::day(question.now));
     if trend.direction == Direction::Rising {
-        count(3, format!("rising: {} in the last week, {} in the one before", trend.last_week, trend.week_before));
+        let Period { recent, previous, .. } = question.period();
+        count(3, format!("rising: {} {recent}, {} {previous}", trend.recent, trend.previous));
     }
     if let Some((points, reason)) = group.severity {
-        count(points, reason.into());
+        // What is so of one of many is not said of all.
+        let severe = group.severe;
+        count(
+            points,
+            if severe == group.failures { reason.into() } else { format!("{severe} of {}: {reason}", group.failures) },
+        );
     }
     let how_many = |status: Status| group.status.get(&status).copied().unwrap_or(0);
     if how_many(Status::Reopened) > 0 {

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use jiff::{Timestamp, ToSpan, tz::TimeZone};
+use jiff::{Timestamp, ToSpan, Zoned, tz::TimeZone};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -115,13 +115,41 @@ impl Question {
 
     /// The beginning of the time range.
     pub fn from(&self) -> Timestamp {
-        let now = self.now.to_zoned(self.zone.clone());
-        let from = match self.time_range {
-            TimeRange::All => return Timestamp::MIN,
-            TimeRange::Today => now.start_of_day(),
-            TimeRange::Week => now.checked_sub(7.days()),
-            TimeRange::Month => now.checked_sub(1.month()),
-        };
-        from.map_or(Timestamp::MIN, |from| from.timestamp())
+        if self.time_range == TimeRange::All { Timestamp::MIN } else { self.period().from }
     }
+
+    /// What trends compare: the time range with the one before, of the same length, up to the same moment. For all time, the last week.
+    pub fn period(&self) -> Period {
+        let now = self.now.to_zoned(self.zone.clone());
+        let (span, recent, previous) = match self.time_range {
+            TimeRange::Today => (1.day(), "today", "yesterday up to the same time"),
+            TimeRange::All | TimeRange::Week => (7.days(), "the last 7 days", "the 7 days before"),
+            TimeRange::Month => (1.month(), "the last month", "the month before"),
+        };
+        let earlier = |at: &Zoned| at.checked_sub(span).unwrap_or_else(|_| at.clone());
+        let from = match self.time_range {
+            TimeRange::Today => now.start_of_day().unwrap_or_else(|_| now.clone()),
+            _ => earlier(&now),
+        };
+        Period {
+            previous_from: earlier(&from).timestamp(),
+            previous_until: earlier(&now).timestamp(),
+            from: from.timestamp(),
+            until: self.now,
+            recent,
+            previous,
+        }
+    }
+}
+
+/// A period and the one before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Period {
+    pub previous_from: Timestamp,
+    pub previous_until: Timestamp,
+    pub from: Timestamp,
+    pub until: Timestamp,
+    /// What the two are called.
+    pub recent: &'static str,
+    pub previous: &'static str,
 }

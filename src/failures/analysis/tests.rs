@@ -29,6 +29,8 @@ fn row<'a>(id: &'a str, test: &'a str, kind: &'a str, group: &'a str, seen: i64)
         last_seen: hours_ago(seen),
         occurrences: 1,
         days: &[],
+        recent: u64::from(seen < 24 * 7),
+        previous: u64::from((24 * 7..24 * 14).contains(&seen)),
         first_bad: None,
         last_good: None,
     }
@@ -131,18 +133,52 @@ fn what_is_worse_comes_first_and_says_why() {
 }
 
 #[test]
-fn trends_compare_a_week_with_the_one_before() {
-    let today = trend::day(now());
-    let direction = |days: &'static [(i32, u32)]| {
-        let days: Vec<(i32, u32)> = days.iter().map(|(ago, count)| (today - ago, *count)).collect();
-        let rows = [Row { days: &days, first_seen: hours_ago(900), ..row("a", "t", "KeyError", "g", 1) }];
-        analyze(&rows, &Question::new(now())).groups[0].trend.direction
+fn trends_compare_the_period_that_is_named_with_the_one_before() {
+    let at = |text: &str| text.parse::<Timestamp>().unwrap();
+    let period = |time_range| Question { time_range, ..Question::new(now()) }.period();
+    let today = period(TimeRange::Today);
+    assert_eq!((today.from, today.until), (at("2026-03-15T00:00:00Z"), now()));
+    let yesterday = (at("2026-03-14T00:00:00Z"), at("2026-03-14T12:00:00Z"));
+    assert_eq!((today.previous_from, today.previous_until), yesterday, "up to the same time");
+    let week = period(TimeRange::Week);
+    assert_eq!((week.from, week.previous_from), (at("2026-03-08T12:00:00Z"), at("2026-03-01T12:00:00Z")));
+    assert_eq!((week.previous_until, period(TimeRange::All)), (week.from, week));
+    let month = period(TimeRange::Month);
+    assert_eq!((month.from, month.previous_from), (at("2026-02-15T12:00:00Z"), at("2026-01-15T12:00:00Z")));
+
+    let of = |time_range, recent, previous, first| {
+        let rows = [Row { recent, previous, first_seen: hours_ago(first), ..row("a", "t", "KeyError", "g", 1) }];
+        let report = analyze(&rows, &Question { time_range, ..Question::new(now()) });
+        assert_eq!(report.groups[0].trend, report.insights.trend);
+        (report.insights.trend.direction, report.total_occurrences, report.trend_compares)
     };
-    assert_eq!(direction(&[(1, 9), (8, 3)]), Direction::Rising);
-    assert_eq!(direction(&[(1, 3), (8, 9)]), Direction::Falling);
-    assert_eq!(direction(&[(1, 5), (8, 5)]), Direction::Steady);
-    assert_eq!(direction(&[(1, 5)]), Direction::New);
-    assert_eq!(direction(&[(20, 5)]), Direction::Gone);
+    let (direction, total, said) = of(TimeRange::Today, 9, 3, 900);
+    assert_eq!((direction, total), (Direction::Rising, 9));
+    assert_eq!(said, "today with yesterday up to the same time");
+    assert_eq!(of(TimeRange::Week, 3, 9, 900).0, Direction::Falling);
+    assert_eq!(of(TimeRange::Week, 5, 5, 900), (Direction::Steady, 5, "the last 7 days with the 7 days before".into()));
+    assert_eq!(of(TimeRange::Today, 5, 0, 3).0, Direction::New);
+    assert_eq!(of(TimeRange::Today, 5, 0, 30).0, Direction::Rising, "it was seen before today");
+    assert_eq!(of(TimeRange::All, 0, 0, 900).0, Direction::Gone);
+    let rising = Row { recent: 9, previous: 3, first_seen: hours_ago(900), ..row("a", "t", "KeyError", "g", 1) };
+    let report = analyze(&[rising], &Question { time_range: TimeRange::Today, ..Question::new(now()) });
+    let reason = "rising: 9 today, 3 yesterday up to the same time".to_owned();
+    assert!(report.groups[0].priority.reasons.contains(&reason), "{:?}", report.groups[0].priority.reasons);
+
+    // What was only seen in the period before is part of the comparison, and not of the groups.
+    let rows = [
+        Row { recent: 1, first_seen: hours_ago(40), ..row("a", "t.py::one", "KeyError", "g", 1) },
+        Row { recent: 0, previous: 7, ..row("b", "t.py::two", "KeyError", "g", 20) },
+        Row { recent: 0, previous: 4, ..row("c", "t.py::three", "TypeError", "h", 20) },
+    ];
+    let report = analyze(&rows, &Question { time_range: TimeRange::Today, ..Question::new(now()) });
+    assert_eq!((report.total_failures, report.groups.len()), (1, 1));
+    assert_eq!(report.groups[0].trend, Trend { direction: Direction::Falling, recent: 1, previous: 7 });
+    assert_eq!(report.insights.trend, Trend { direction: Direction::Falling, recent: 1, previous: 11 });
+}
+
+#[test]
+fn days_and_weeks_are_counted() {
     let rows = [Row { days: &[(20_526, 2), (20_527, 3)], ..row("a", "t", "KeyError", "g", 1) }];
     let report = analyze(&rows, &Question::new(now()));
     assert_eq!(report.total_occurrences, 5);
@@ -163,8 +199,30 @@ fn commits_are_those_of_the_first_failure() {
     assert_eq!(report.commits(), [("good".to_owned(), "bad".to_owned())]);
     report.add_changes(&BTreeMap::from([(("good".into(), "bad".into()), vec!["shop/users.py".into()])]));
     assert_eq!(report.groups[0].between.as_ref().unwrap().files, ["shop/users.py"]);
-    assert!(report.insights.triage[0].recommendation.contains("what changed between good and bad"));
+    assert!(!report.insights.triage[0].recommendation.contains("changed between"), "they differ");
     assert_eq!(report.groups[0].examples, ["b", "a"], "the newest first");
+}
+
+#[test]
+fn a_recommendation_says_what_holds_for_all_it_names() {
+    let recommended = |rows: &[Row]| analyze(rows, &Question::new(now())).insights.triage[0].recommendation.clone();
+    let one = || row("a", "t.py::a", "KeyError", "g", 1);
+    let two = || row("b", "t.py::b", "KeyError", "g", 2);
+    let same = recommended(&[one(), two()]);
+    assert!(same.starts_with("begin with `a`; all 2 failures are at shop/users.py:20 ("), "{same}");
+    let lines = recommended(&[one(), Row { line: Some(9), ..two() }]);
+    assert!(lines.starts_with("begin with `a`; all 2 failures are at shop/users.py ("), "{lines}");
+    // Most of them are there, and one is not.
+    let files =
+        recommended(&[one(), two(), Row { file: Some("shop/mail.py"), ..row("c", "t.py::c", "KeyError", "g", 3) }]);
+    assert!(files.starts_with("begin with `a`; 3 failures are in this group, in several places ("), "{files}");
+    let commits = |good, bad, row| Row { last_good: Some(good), first_bad: Some(bad), ..row };
+    let all = recommended(&[commits("g1", "b1", one()), commits("g1", "b1", two())]);
+    assert!(all.contains("what changed between g1 and b1"), "{all}");
+    let some = recommended(&[commits("g1", "b1", one()), commits("g2", "b2", two())]);
+    assert!(!some.contains("changed between"), "{some}");
+    let crashed = recommended(&[Row { kind: "Crashed", ..one() }, two(), row("c", "t.py::c", "KeyError", "g", 3)]);
+    assert!(crashed.contains("1 of 3: the interpreter crashed"), "{crashed}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! How often something occurred over time, and whether that is more or less than before.
+//! How often something occurred over time, and whether that is more or less than in the period before.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use jiff::{Timestamp, civil::Date};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Row;
+use super::{Row, question::Period};
 
 const SECONDS_A_DAY: i64 = 86_400;
 const WEEK: i32 = 7;
@@ -14,21 +14,51 @@ const WEEK: i32 = 7;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
-    /// First seen in the last seven days.
+    /// First seen in the period.
     New,
     Rising,
     Steady,
     Falling,
-    /// Not seen in the last seven days.
+    /// Not seen in the period.
     Gone,
 }
 
+impl Direction {
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::Rising => "rising",
+            Self::Steady => "steady",
+            Self::Falling => "falling",
+            Self::Gone => "gone",
+        }
+    }
+}
+
+/// A period beside the one before; `trend_compares` of the report says which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Trend {
     pub direction: Direction,
-    /// Occurrences in the last seven days, and in the seven before.
-    pub last_week: u64,
-    pub week_before: u64,
+    /// Occurrences in the period, and in the one before.
+    pub recent: u64,
+    pub previous: u64,
+}
+
+impl Trend {
+    pub(super) fn new(recent: u64, previous: u64, first_seen: Timestamp, period: &Period) -> Self {
+        let direction = if recent == 0 {
+            Direction::Gone
+        } else if first_seen >= period.from {
+            Direction::New
+        } else if recent >= previous + 2 && recent * 2 >= previous * 3 {
+            Direction::Rising
+        } else if previous >= recent + 2 && previous * 2 >= recent * 3 {
+            Direction::Falling
+        } else {
+            Direction::Steady
+        };
+        Self { direction, recent, previous }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -43,53 +73,6 @@ pub(super) fn day(at: Timestamp) -> i32 {
     i32::try_from(at.as_second().div_euclid(SECONDS_A_DAY)).unwrap_or(0)
 }
 
-/// Occurrences of a row, or of a group of them.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Weeks {
-    pub count: u64,
-    first: i32,
-    last_week: u64,
-    week_before: u64,
-}
-
-impl Weeks {
-    pub(super) const NONE: Self = Self { count: 0, first: i32::MAX, last_week: 0, week_before: 0 };
-
-    pub(super) fn add(&mut self, other: Self) {
-        self.count += other.count;
-        self.first = self.first.min(other.first);
-        self.last_week += other.last_week;
-        self.week_before += other.week_before;
-    }
-
-    fn see(&mut self, day: i32, count: u32, today: i32) {
-        let count = u64::from(count);
-        self.count += count;
-        self.first = self.first.min(day);
-        match today.saturating_sub(day) {
-            ..WEEK => self.last_week += count,
-            WEEK..14 => self.week_before += count,
-            _ => {}
-        }
-    }
-
-    pub(super) fn trend(self, today: i32) -> Trend {
-        let Self { last_week, week_before, .. } = self;
-        let direction = if last_week == 0 {
-            Direction::Gone
-        } else if self.first > today - WEEK {
-            Direction::New
-        } else if last_week >= week_before + 2 && last_week * 2 >= week_before * 3 {
-            Direction::Rising
-        } else if week_before >= last_week + 2 && week_before * 2 >= last_week * 3 {
-            Direction::Falling
-        } else {
-            Direction::Steady
-        };
-        Trend { direction, last_week, week_before }
-    }
-}
-
 /// Occurrences of everything on each of the newest days.
 pub(crate) struct Days {
     today: i32,
@@ -102,9 +85,9 @@ impl Days {
         Self { today, counts: vec![0; most] }
     }
 
-    /// Counts a row from a day on.
-    pub(super) fn add(&mut self, row: &Row, from: i32) -> Weeks {
-        let mut weeks = Weeks::NONE;
+    /// Counts a row from a day on. Returns how often it occurred since then.
+    pub(super) fn add(&mut self, row: &Row, from: i32) -> u64 {
+        let mut all = 0;
         let (first, last) = (day(row.first_seen), day(row.last_seen));
         let count = u32::try_from(row.occurrences.max(1)).unwrap_or(u32::MAX);
         // Where days were not kept, the first time and the last are known.
@@ -114,13 +97,13 @@ impl Days {
             if *day < from || *count == 0 {
                 continue;
             }
-            weeks.see(*day, *count, self.today);
+            all += u64::from(*count);
             let ago = usize::try_from(self.today.saturating_sub(*day)).unwrap_or(0);
             if let Some(index) = self.counts.len().checked_sub(ago + 1) {
                 self.counts[index] += u64::from(*count);
             }
         }
-        weeks
+        all
     }
 
     fn seen(&self) -> impl Iterator<Item = (i32, u64)> + '_ {

@@ -12,9 +12,11 @@ use super::{
     time, word,
 };
 use crate::failures::{
+    analysis::Period,
     environment::Packages,
     error::Error,
     fingerprint::Place,
+    project::Known,
     record::{CodeHash, Outcome, Phase, Project, Source, Status},
     status::changes,
     view::{
@@ -58,7 +60,6 @@ pub(crate) struct Light {
     pub(crate) line: Option<u32>,
     pub(crate) function: Option<String>,
     pub(crate) test_file: Option<String>,
-    pub(crate) test_line: Option<u32>,
     pub(crate) first_seen: i64,
     pub(crate) last_seen: i64,
     pub(crate) occurrences: u64,
@@ -90,8 +91,8 @@ impl Conditions {
             let group = group.to_ascii_lowercase();
             conditions.and("f.group_id = (SELECT COALESCE(merged_into, id) FROM groups WHERE name = $)", group);
         }
-        if let Some(project) = &filter.project {
-            conditions.and("f.project_id IN (SELECT id FROM projects WHERE $ IN (name, root, key))", project);
+        if let Some(projects) = filter.of.as_ref().and_then(|of| of.ids.as_deref()) {
+            conditions.sql.push_str(&of_projects("f", projects));
         }
         if let Some(test) = &filter.test {
             let escaped = test.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
@@ -155,15 +156,16 @@ impl Store {
 
     /// All failures as analysis needs them. Many rows come as one text: a row of its own is handed from thread to thread, and taking its
     /// values apart takes longer than the query.
-    pub(crate) async fn scan_light(&self) -> Result<Vec<Light>, Error> {
+    pub(crate) async fn scan_light(&self, projects: Option<&[i64]>) -> Result<Vec<Light>, Error> {
         let (list, array) = self.db.json_functions();
+        let wanted = projects.map(|projects| of_projects("f", projects)).unwrap_or_default();
         let sql = format!(
             "SELECT MAX(id), CAST({list}({array}(name, nodeid, status, grouped, kind, message, pattern, phase, file, line, function, \
-             test_file, test_line, first_seen, last_seen, occurrences)) AS TEXT) FROM \
+             test_file, first_seen, last_seen, occurrences)) AS TEXT) FROM \
              (SELECT f.id, f.name, t.nodeid, f.status, g.name AS grouped, f.kind, f.message, f.pattern, f.phase, f.file, f.line, \
-             f.function, t.file AS test_file, t.line AS test_line, f.first_seen, f.last_seen, f.occurrences \
+             f.function, t.file AS test_file, f.first_seen, f.last_seen, f.occurrences \
              FROM failures f JOIN tests t ON t.id = f.test_id JOIN groups g ON g.id = f.group_id \
-             WHERE f.id > $1 ORDER BY f.id LIMIT {LIGHT_ROWS}) page"
+             WHERE f.id > $1{wanted} ORDER BY f.id LIMIT {LIGHT_ROWS}) page"
         );
         let mut all: Vec<Light> = Vec::new();
         let mut after = Some(0);
@@ -208,6 +210,31 @@ impl Store {
             days.entry(name).or_default().push((first, unseen));
         }
         Ok(days)
+    }
+
+    /// How often failures occurred in a period, and in the one before.
+    pub(crate) async fn occurrences_in(&self, period: &Period) -> Result<HashMap<String, (u64, u64)>, Error> {
+        let micros = [period.from, period.until, period.previous_from, period.previous_until];
+        let micros = micros.map(|at| Value::from(at.as_microsecond()));
+        let sql = "SELECT f.name, CAST(SUM(CASE WHEN o.at >= $1 AND o.at <= $2 THEN 1 ELSE 0 END) AS BIGINT), \
+            CAST(SUM(CASE WHEN o.at >= $3 AND o.at < $4 THEN 1 ELSE 0 END) AS BIGINT) FROM outcomes o \
+            JOIN failures f ON f.id = o.failure_id WHERE o.failure_id IS NOT NULL AND o.at >= $3 GROUP BY f.name";
+        let rows = self.db.fetch(sql, micros.to_vec()).await.map_err(self.reading())?;
+        Ok(rows.into_iter().map(|mut row| (row.text(), (count(row.int()), count(row.int())))).collect())
+    }
+
+    /// All projects, the oldest first.
+    pub(crate) async fn projects(&self) -> Result<Vec<Known>, Error> {
+        let sql = "SELECT id, key, name, root, remote FROM projects ORDER BY id";
+        let rows = self.db.fetch(sql, Vec::new()).await.map_err(self.reading())?;
+        Ok(rows
+            .into_iter()
+            .map(|mut row| Known {
+                id: row.int(),
+                key: row.text(),
+                project: Project { name: row.text(), root: row.text(), remote: row.maybe_text() },
+            })
+            .collect())
     }
 
     pub(crate) async fn get(&self, id: &str) -> Result<Failure, Error> {
@@ -375,16 +402,13 @@ impl Store {
     /// Runs, newest first.
     pub(crate) async fn runs(
         &self,
-        project: Option<&str>,
+        projects: Option<&[i64]>,
         limit: usize,
         after: Option<&str>,
     ) -> Result<Page<Run>, Error> {
-        let mut sql = String::from(" WHERE 1 = 1");
+        let wanted = projects.map(|projects| of_projects("r", projects)).unwrap_or_default();
+        let mut sql = format!(" WHERE 1 = 1{wanted}");
         let mut bound = Vec::new();
-        if let Some(project) = project {
-            bound.push(Value::from(project));
-            sql.push_str(" AND $1 IN (p.name, p.root, p.key)");
-        }
         let total = format!("SELECT COUNT(*) FROM runs r JOIN projects p ON p.id = r.project_id{sql}");
         let total = self.one_count(total, bound.clone()).await?;
         if let Some(after) = after {
@@ -584,6 +608,17 @@ impl Store {
                 longest_s: row.real(),
             })
             .collect())
+    }
+}
+
+/// The condition that rows are of projects.
+fn of_projects(table: &str, projects: &[i64]) -> String {
+    let listed: Vec<String> = projects.iter().map(ToString::to_string).collect();
+    // Of none there are none, and an empty list is not SQL.
+    if listed.is_empty() {
+        " AND 1 = 0".to_owned()
+    } else {
+        format!(" AND {table}.project_id IN ({})", listed.join(", "))
     }
 }
 

@@ -17,6 +17,7 @@ use crate::{
         analysis::{GroupBy, Question, Report as Analysis, TimeRange},
         explain::{Debug, Debugged, Explained, Reading, Refused, Subject},
         guide,
+        project::Chosen,
         prompt::{self, Prompt, Style},
         record::{Evidence, Status},
         view::{Filter, Page, Summary},
@@ -56,6 +57,8 @@ pub(super) fn word(status: Status) -> String {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListArgs {
+    /// Yours if left out; `all`
+    project: Option<String>,
     status: Option<Status>,
     /// A group's id
     group: Option<String>,
@@ -68,7 +71,8 @@ pub struct ListArgs {
 
 pub async fn list(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: ListArgs = parse(&call)?;
-    let filter = Filter { status: args.status, group: args.group, ..Filter::default() };
+    let of = chosen(&call, args.project.as_deref(), args.group.as_deref()).await?;
+    let filter = Filter { status: args.status, group: args.group, of: Some(of.clone()), ..Filter::default() };
     let limit = args.limit.unwrap_or(LIMIT);
     let page: Page<Summary> = call.daemon.failures.list(&filter, limit, args.after.as_deref()).await?;
     let mut lines = String::new();
@@ -86,7 +90,31 @@ pub async fn list(call: Call<'_>) -> Result<CallToolResult, ToolError> {
         Some(next) => format!("[{} in all; more: after=\"{next}\"]", page.total),
         None => format!("[{} in all]", page.total),
     });
-    Ok(render::data(&page, Some(text.text())))
+    say_project(&mut text, &of);
+    Ok(render::data(&Listed { page, of }, Some(text.text())))
+}
+
+/// Failures of a project.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Listed {
+    #[serde(flatten)]
+    page: Page<Summary>,
+    #[serde(flatten)]
+    of: Chosen,
+}
+
+/// The projects that a call is about. A group that is named has one of its own, unless an analysis made it.
+async fn chosen(call: &Call<'_>, project: Option<&str>, group: Option<&str>) -> Result<Chosen, Refused> {
+    if project.is_none() && group.is_some_and(|group| !group.contains(':')) {
+        return Ok(Chosen::all());
+    }
+    call.daemon.failures.choose(project, call.caller.cwd.as_deref()).await
+}
+
+fn say_project(text: &mut Fenced, of: &Chosen) {
+    if let Some(note) = &of.project_note {
+        text.data(&format!("Project: {note}"));
+    }
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -269,6 +297,7 @@ pub async fn debug(call: Call<'_>) -> Result<CallToolResult, ToolError> {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AnalyzeArgs {
+    project: Option<String>,
     /// Default fingerprint
     group_by: Option<GroupBy>,
     time_range: Option<TimeRange>,
@@ -283,7 +312,8 @@ pub async fn analyze(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     question.include_resolved = args.include_resolved.unwrap_or_default();
     question.zone = TimeZone::system();
     question.limit = Some(LIMIT);
-    let analysis: Analysis = call.daemon.failures.analysis(&question, reading(&call.caller)).await?;
+    let of = chosen(&call, args.project.as_deref(), None).await?;
+    let analysis: Analysis = call.daemon.failures.analysis(&question, of, reading(&call.caller)).await?;
     let text = analysis_text(&analysis);
     Ok(render::data(&analysis, Some(text)))
 }
@@ -297,21 +327,26 @@ fn analysis_text(analysis: &Analysis) -> String {
         analysis.group_by.name(),
         analysis.group_count
     ));
+    let trend = &analysis.insights.trend;
+    text.ours(format!("Trend ({}): {} occurrences, {} before", analysis.trend_compares, trend.recent, trend.previous));
+    say_project(&mut text, &analysis.of);
     let mut lines = String::new();
     for group in &analysis.groups {
         let _infallible = writeln!(
             lines,
-            "{}: {} ({} failures in {} tests, {} occurrences, last {})",
+            "{}: {} ({} in {}, {}, {}, last {})",
             group.id,
             one_line(&group.title, MAX_LINE_CHARS),
-            group.failures,
-            group.tests,
-            group.occurrences,
+            counted(group.failures as u64, "failure"),
+            counted(group.tests as u64, "test"),
+            counted(group.occurrences, "occurrence"),
+            group.trend.direction.word(),
             group.last_seen
         );
         for place in group.places.iter().take(2) {
             let line = place.line.map(|line| format!(":{line}")).unwrap_or_default();
-            let _infallible = writeln!(lines, "  at {}{line}, {} occurrences", place.file, place.occurrences);
+            let _infallible =
+                writeln!(lines, "  at {}{line}, {}", place.file, counted(place.occurrences, "occurrence"));
         }
         if let Some(hypothesis) = group.hypotheses.first() {
             let _infallible = writeln!(lines, "  hypothesis: {}", hypothesis.text);
@@ -328,9 +363,14 @@ fn analysis_text(analysis: &Analysis) -> String {
     text.text()
 }
 
+fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PromptArgs {
+    project: Option<String>,
     failure: Option<String>,
     /// Or a group's id
     group: Option<String>,
@@ -356,16 +396,23 @@ pub fn subject(failure: Option<String>, group: Option<String>) -> Result<Subject
 
 pub async fn write_prompt(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: PromptArgs = parse(&call)?;
+    let of = match &args.group {
+        Some(group) => chosen(&call, args.project.as_deref(), Some(group)).await?,
+        None => Chosen::all(),
+    };
     let subject = subject(args.failure, args.group)?;
     let style = args.style.unwrap_or_default();
-    let prompt: Prompt = call.daemon.failures.prompt(&subject, style, args.max_tokens, reading(&call.caller)).await?;
-    let text = prompt.prompt.clone();
+    let reading = reading(&call.caller);
+    let prompt: Prompt = call.daemon.failures.prompt(&subject, style, args.max_tokens, &of, reading).await?;
+    let note = of.project_note.map(|note| format!("\n\n[{note}]")).unwrap_or_default();
+    let text = format!("{}{note}", prompt.prompt);
     Ok(render::data(&prompt, Some(text)))
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecordArgs {
+    project: Option<String>,
     #[serde(alias = "test")]
     #[schemars(extend("x-also" = "test"))]
     test_name: String,
@@ -403,7 +450,8 @@ pub async fn record(call: Call<'_>) -> Result<CallToolResult, ToolError> {
         traceback: args.traceback.unwrap_or_default(),
         locals: args.locals.unwrap_or_default().into_iter().map(|(name, told)| (name, value(told))).collect(),
     };
-    let id = call.daemon.failures.record(failure, &call.caller.client).await?;
+    let at = (args.project.as_deref(), call.caller.cwd.as_deref());
+    let id = call.daemon.failures.record(failure, &call.caller.client, at).await?;
     let text = format!("Recorded as failure {id}. Go on with get_failure(\"{id}\").");
     Ok(render::data(&Recorded { id }, Some(text)))
 }

@@ -28,13 +28,7 @@ use crate::{
     arguments,
     caller::Door,
     daemon::targets,
-    failures::{
-        analysis::Report as Analysis,
-        explain::Debugged,
-        guide,
-        prompt::Prompt,
-        view::{Page, Summary},
-    },
+    failures::{analysis::Report as Analysis, explain::Debugged, guide, prompt::Prompt},
     files as core_files, rights, session as core,
 };
 
@@ -511,7 +505,7 @@ pub static TABLE: &[Tool] = &[
         toolset: Toolset::Tests,
         effect: Effect::Reads,
         input: input::<failures::ListArgs>,
-        output: Some(schema::<Page<Summary>>),
+        output: Some(schema::<failures::Listed>),
         function: |call| Box::pin(failures::list(call)),
     },
     Tool {

@@ -1,6 +1,6 @@
 //! Failures together: analysis, prompts, groups, and the guide.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use axum::{
     Extension,
@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Asked, Asking, DEFAULT_LIMIT, Named, Problem,
+    Asked, Asking, DEFAULT_LIMIT, Named, Problem, chosen,
     one::{Listed, storable},
     parse,
 };
@@ -22,6 +22,7 @@ use crate::{
         Error,
         explain::{self, Subject},
         guide,
+        project::Chosen,
         prompt::{self, Style},
         view::{Filter, Group},
     },
@@ -39,6 +40,10 @@ pub(super) struct AnalyticsQuery {
     #[schemars(extend("enum" = ["all", "today", "week", "month"]))]
     time_range: Option<String>,
     include_resolved: Option<bool>,
+    /// Name, root or remote of a project, or `all`. Left out: the project of `cwd`.
+    project: Option<String>,
+    /// The directory of the caller.
+    cwd: Option<PathBuf>,
 }
 
 pub(super) async fn analytics(
@@ -46,13 +51,14 @@ pub(super) async fn analytics(
     Extension(entrance): Extension<Entrance>,
     Asked(query): Asked<AnalyticsQuery>,
 ) -> Result<Response, Problem> {
+    let of = chosen(&daemon, entrance.clone(), query.project.as_deref(), query.cwd).await?;
     let asking = Asking::new(&daemon, entrance).await;
     let question = explain::question(
         query.group_by.as_deref(),
         query.time_range.as_deref(),
         query.include_resolved.unwrap_or_default(),
     )?;
-    Ok(Json(daemon.failures.analysis(&question, asking.reading()).await?).into_response())
+    Ok(Json(daemon.failures.analysis(&question, of, asking.reading()).await?).into_response())
 }
 
 /// Of a failure or a group, one of the two.
@@ -64,6 +70,10 @@ pub(super) struct PromptQuery {
     #[serde(alias = "group")]
     #[schemars(extend("x-also" = "group"))]
     group_id: Option<String>,
+    /// Of a group such as `error_type:ValueError`: name, root or remote of a project, or `all`. Left out: the project of `cwd`.
+    project: Option<String>,
+    /// The directory of the caller.
+    cwd: Option<PathBuf>,
     /// Detailed if left out.
     #[serde(alias = "style")]
     #[schemars(extend("x-also" = "style", "enum" = ["detailed", "concise", "step_by_step", "root_cause"]))]
@@ -75,6 +85,10 @@ pub(super) struct PromptQuery {
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 pub(super) struct StyleQuery {
+    /// Of a group such as `error_type:ValueError`: name, root or remote of a project, or `all`. Left out: the project of `cwd`.
+    project: Option<String>,
+    /// The directory of the caller.
+    cwd: Option<PathBuf>,
     /// Detailed if left out.
     #[serde(alias = "style")]
     #[schemars(extend("x-also" = "style", "enum" = ["detailed", "concise", "step_by_step", "root_cause"]))]
@@ -98,8 +112,9 @@ pub(super) async fn prompt_asked(
             return Err(Problem::unprocessable(message, "give either failure_id or group_id"));
         }
     };
-    let style = StyleQuery { prompt_style: query.prompt_style, max_tokens: query.max_tokens };
-    write_prompt(&daemon, entrance, subject, &style).await
+    let PromptQuery { project, cwd, prompt_style, max_tokens, .. } = query;
+    let style = StyleQuery { project, cwd, prompt_style, max_tokens };
+    write_prompt(&daemon, entrance, subject, style).await
 }
 
 pub(super) async fn prompt_named(
@@ -114,18 +129,24 @@ pub(super) async fn prompt_named(
         Err(error) => return Err(error.into()),
     };
     let subject = if is_group { Subject::Group(id) } else { Subject::Failure(id) };
-    write_prompt(&daemon, entrance, subject, &query).await
+    write_prompt(&daemon, entrance, subject, query).await
 }
 
 async fn write_prompt(
     daemon: &Arc<Daemon>,
     entrance: Entrance,
     subject: Subject,
-    query: &StyleQuery,
+    query: StyleQuery,
 ) -> Result<Response, Problem> {
+    let of = match &subject {
+        Subject::Group(group) if group.contains(':') || query.project.is_some() => {
+            chosen(daemon, entrance.clone(), query.project.as_deref(), query.cwd).await?
+        }
+        _ => Chosen::all(),
+    };
     let asking = Asking::new(daemon, entrance).await;
     let style: Style = query.prompt_style.as_deref().map(str::parse).transpose()?.unwrap_or_default();
-    Ok(Json(daemon.failures.prompt(&subject, style, query.max_tokens, asking.reading()).await?).into_response())
+    Ok(Json(daemon.failures.prompt(&subject, style, query.max_tokens, &of, asking.reading()).await?).into_response())
 }
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -143,8 +164,10 @@ pub(super) struct GroupsQuery {
     /// Groups with such failures.
     #[schemars(extend("enum" = ["new", "in_progress", "resolved", "flaky", "reopened"]))]
     status: Option<String>,
-    /// Name, root or remote of a project.
+    /// Name, root or remote of a project, or `all`. Left out: the project of `cwd`.
     project: Option<String>,
+    /// The directory of the caller.
+    cwd: Option<PathBuf>,
     /// How many, at most 1000.
     #[schemars(range(min = 1, max = 1000))]
     limit: Option<usize>,
@@ -153,23 +176,45 @@ pub(super) struct GroupsQuery {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct Groups {
     groups: Vec<Group>,
+    #[serde(flatten)]
+    of: Chosen,
+}
+
+/// Which projects a group that an analysis made is of.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+pub(super) struct GroupQuery {
+    /// Name, root or remote of a project, or `all`. Left out: the project of `cwd`.
+    project: Option<String>,
+    /// The directory of the caller.
+    cwd: Option<PathBuf>,
 }
 
 pub(super) async fn groups(
     State(daemon): State<Arc<Daemon>>,
+    Extension(entrance): Extension<Entrance>,
     Asked(query): Asked<GroupsQuery>,
 ) -> Result<Response, Problem> {
+    let of = chosen(&daemon, entrance, query.project.as_deref(), query.cwd).await?;
     let status = query.status.as_deref().map(explain::status).transpose()?;
-    let filter = Filter { status, project: query.project, ..Filter::default() };
+    let filter = Filter { status, of: Some(of.clone()), ..Filter::default() };
     let groups = daemon.failures.groups(&filter, query.limit.unwrap_or(DEFAULT_LIMIT)).await?;
-    Ok(Json(Groups { groups }).into_response())
+    Ok(Json(Groups { groups, of }).into_response())
 }
 
-pub(super) async fn group(State(daemon): State<Arc<Daemon>>, Named(id): Named) -> Result<Response, Problem> {
-    let mut failures = daemon.failures.members(&id).await?;
+pub(super) async fn group(
+    State(daemon): State<Arc<Daemon>>,
+    Extension(entrance): Extension<Entrance>,
+    Named(id): Named,
+    Asked(query): Asked<GroupQuery>,
+) -> Result<Response, Problem> {
+    let of = match id.contains(':') || query.project.is_some() {
+        true => chosen(&daemon, entrance, query.project.as_deref(), query.cwd).await?,
+        false => Chosen::all(),
+    };
+    let mut failures = daemon.failures.members(&id, &of).await?;
     let total = failures.len() as u64;
     failures.truncate(1000);
-    Ok(Json(Listed { total, failures, next: None }).into_response())
+    Ok(Json(Listed { total, failures, next: None, of }).into_response())
 }
 
 /// Ids of failures.

@@ -5,7 +5,7 @@ mod many;
 mod one;
 mod runs;
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use axum::{
     Router,
@@ -34,6 +34,7 @@ use crate::{
         Error, analysis,
         explain::{Reading, Refused},
         guide,
+        project::Chosen,
         prompt::Prompt,
         record::Taken,
         view::RunDetail,
@@ -42,8 +43,8 @@ use crate::{
     plain::one_line,
 };
 use many::{
-    AnalyticsQuery, DocsQuery, GroupId, Groups, GroupsQuery, Merge, PromptQuery, Split, StyleQuery, analytics, docs,
-    group, groups, merge, prompt_asked, prompt_named, split,
+    AnalyticsQuery, DocsQuery, GroupId, GroupQuery, Groups, GroupsQuery, Merge, PromptQuery, Split, StyleQuery,
+    analytics, docs, group, groups, merge, prompt_asked, prompt_named, split,
 };
 use one::{
     DebugAnswer, Finding, ListQuery, Listed, NamedFinding, NewFailure, Recorded, debug, debug_named, list, register,
@@ -110,7 +111,9 @@ pub(super) fn operations() -> Vec<Operation> {
         Operation::get("/api/groups", "list_groups", "Groups of failures, last seen first", || get(groups))
             .query::<GroupsQuery>()
             .answers::<Groups>(),
-        Operation::get("/api/groups/{id}", "get_group", "The failures of a group", || get(group)).answers::<Listed>(),
+        Operation::get("/api/groups/{id}", "get_group", "The failures of a group", || get(group))
+            .query::<GroupQuery>()
+            .answers::<Listed>(),
         Operation::post("/api/groups/split", "split_group", "Put failures into a group of their own, for good", || {
             post(split)
         })
@@ -279,6 +282,18 @@ fn parse<T: DeserializeOwned + JsonSchema>(body: &[u8]) -> Result<T, Problem> {
         Err(error) => return Err(bad(format!("the body is not valid JSON: {error}"))),
     };
     taken(&schema, given).map_err(|message| Problem::unprocessable(message, hint()))
+}
+
+/// The projects that a request is about.
+async fn chosen(
+    daemon: &Arc<Daemon>,
+    entrance: Entrance,
+    project: Option<&str>,
+    cwd: Option<PathBuf>,
+) -> Result<Chosen, Problem> {
+    let from = Origin { cwd, ..Origin::default() };
+    let caller = caller_with_target(daemon, entrance, from).await;
+    Ok(daemon.failures.choose(project, caller.cwd.as_deref()).await?)
 }
 
 /// Who asks: what may be read for them, and what they are called.

@@ -1,6 +1,6 @@
 //! Failures one by one: listed, recorded by hand, shown, worked on.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use axum::{
     Extension,
@@ -13,12 +13,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Asked, Asking, DEFAULT_LIMIT, Named, Problem, parse};
+use super::{Asked, Asking, DEFAULT_LIMIT, Named, Problem, chosen, parse};
 use crate::{
+    caller::Scope,
     daemon::Daemon,
     failures::{
         ByHand, Error,
         explain::{self, Debug, Debugged},
+        project::Chosen,
         record::Status,
         rules::{Progress, Rule},
         view::{Filter, Page, Summary},
@@ -34,8 +36,10 @@ pub(super) struct ListQuery {
     status: Option<String>,
     /// The id of a group.
     group: Option<String>,
-    /// Name, root or remote of a project.
+    /// Name, root or remote of a project, or `all`. Left out: the project of `cwd`.
     project: Option<String>,
+    /// The directory of the caller.
+    cwd: Option<PathBuf>,
     /// A part of the node id.
     test: Option<String>,
     /// How many, at most 1000.
@@ -52,25 +56,33 @@ pub(super) struct Listed {
     pub(super) failures: Vec<Summary>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) next: Option<String>,
+    #[serde(flatten)]
+    pub(super) of: Chosen,
 }
 
 pub(super) async fn list(
     State(daemon): State<Arc<Daemon>>,
+    Extension(entrance): Extension<Entrance>,
     Asked(query): Asked<ListQuery>,
 ) -> Result<Response, Problem> {
     let status = query.status.as_deref().filter(|status| !status.is_empty()).map(explain::status).transpose()?;
+    let of = match (&query.group, &query.project) {
+        // A group has a project of its own.
+        (Some(_), None) => Chosen::all(),
+        (_, project) => chosen(&daemon, entrance, project.as_deref(), query.cwd).await?,
+    };
     if let Some(group) = &query.group {
-        daemon.failures.members(group).await?;
+        daemon.failures.members(group, &of).await?;
     }
     let Page { items, total, next } = daemon
         .failures
         .list(
-            &Filter { status, group: query.group, project: query.project, test: query.test, ..Filter::default() },
+            &Filter { status, group: query.group, of: Some(of.clone()), test: query.test, ..Filter::default() },
             query.limit.unwrap_or(DEFAULT_LIMIT),
             query.after.as_deref(),
         )
         .await?;
-    Ok(Json(Listed { total, failures: items, next }).into_response())
+    Ok(Json(Listed { total, failures: items, next, of }).into_response())
 }
 
 pub(super) async fn show(
@@ -105,6 +117,12 @@ pub(super) struct NewFailure {
     /// Name and value.
     #[serde(default)]
     locals: Option<BTreeMap<String, Value>>,
+    /// The project it is of; that of `cwd` if left out.
+    #[serde(default)]
+    project: Option<String>,
+    /// The directory of the caller.
+    #[serde(default)]
+    cwd: Option<PathBuf>,
     /// Who tells; taken for granted only on the local socket.
     #[serde(default)]
     author: Option<String>,
@@ -149,7 +167,9 @@ pub(super) async fn register(
         locals: locals.collect(),
     };
     let author = asking.author(body.author.as_deref());
-    let made = daemon.failures.record(failure, &author).await.map_err(Problem::from);
+    let project = body.project.as_deref().map(storable);
+    let at = (project.as_deref(), body.cwd.as_deref().filter(|_| asking.caller.may(Scope::Admin)));
+    let made = daemon.failures.record(failure, &author, at).await.map_err(Problem::from);
     let id = asking.recorded(&daemon, "record_failure", "failures", made)?;
     let recorded = Recorded {
         session: format!("session_{id}"),

@@ -1,8 +1,9 @@
 //! Test runs, what they report, and what changes by it.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{convert::Infallible, path::PathBuf, sync::Arc, time::Duration};
 
 use axum::{
+    Extension,
     body::Bytes,
     extract::State,
     response::{
@@ -15,19 +16,21 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio_stream::wrappers::{BroadcastStream, errors::BroadcastStreamRecvError};
 
-use super::{Asked, DEFAULT_LIMIT, Named, Problem};
+use super::{Asked, DEFAULT_LIMIT, Named, Problem, chosen};
 use crate::{
     daemon::Daemon,
-    failures::{view::Run, watching::Change},
-    web::load::Json,
+    failures::{project::Chosen, view::Run, watching::Change},
+    web::{load::Json, router::Entrance},
 };
 
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 pub(super) struct RunsQuery {
-    /// Name, root or remote of a project.
+    /// Name, root or remote of a project, or `all`. Left out: the project of `cwd`.
     project: Option<String>,
+    /// The directory of the caller.
+    cwd: Option<PathBuf>,
     /// How many, at most 1000.
     #[schemars(range(min = 1, max = 1000))]
     limit: Option<usize>,
@@ -42,15 +45,19 @@ pub(super) struct RunPage {
     runs: Vec<Run>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
+    #[serde(flatten)]
+    of: Chosen,
 }
 
 pub(super) async fn runs(
     State(daemon): State<Arc<Daemon>>,
+    Extension(entrance): Extension<Entrance>,
     Asked(query): Asked<RunsQuery>,
 ) -> Result<Response, Problem> {
     let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
-    let page = daemon.failures.runs(query.project.as_deref(), limit, query.after.as_deref()).await?;
-    Ok(Json(RunPage { total: page.total, runs: page.items, next: page.next }).into_response())
+    let of = chosen(&daemon, entrance, query.project.as_deref(), query.cwd).await?;
+    let page = daemon.failures.runs(&of, limit, query.after.as_deref()).await?;
+    Ok(Json(RunPage { total: page.total, runs: page.items, next: page.next, of }).into_response())
 }
 
 pub(super) async fn run(State(daemon): State<Arc<Daemon>>, Named(run): Named) -> Result<Response, Problem> {

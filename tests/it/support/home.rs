@@ -118,6 +118,13 @@ impl Home {
         self.run_with_input(args, b"")
     }
 
+    /// The same in another directory.
+    pub fn run_in(&self, directory: &Path, args: &[&str]) -> Finished {
+        let mut command = self.command(args);
+        command.current_dir(directory);
+        finish(command, b"")
+    }
+
     pub fn run_with_input(&self, args: &[&str], input: &[u8]) -> Finished {
         finish(self.command(args), input)
     }
