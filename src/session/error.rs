@@ -184,17 +184,8 @@ impl Error {
             Self::BadName(_) => {
                 format!("1 to {MAX_NAME_CHARS} letters, digits, `-`, `_` or `.`, starting with a letter or digit")
             }
-            Self::TooMany { idle, .. } | Self::TooManyOwn { idle, .. } => {
-                let setting =
-                    if matches!(self, Self::TooMany { .. }) { "max_sessions" } else { "max_sessions_per_owner" };
-                let mut hint = format!("close sessions with close_session, or raise `{setting}`");
-                if !idle.is_empty() {
-                    let named = idle.iter().map(|(name, idle)| format!("{name} ({} min)", idle.as_secs() / 60));
-                    hint.push_str("; idle for longest: ");
-                    hint.push_str(&named.collect::<Vec<_>>().join(", "));
-                }
-                hint
-            }
+            Self::TooMany { idle, .. } => too_many_hint("max_sessions", idle),
+            Self::TooManyOwn { idle, .. } => too_many_hint("max_sessions_per_owner", idle),
             Self::NoDescriptors(_) => {
                 "close sessions with close_session, or start the daemon where more files may be open: `pylair stop`, then \
                  `ulimit -n` with a higher number"
@@ -252,6 +243,16 @@ impl Error {
             Self::Store(_) => "is the disk full? `pylair doctor` shows where pylair keeps its data".to_owned(),
         }
     }
+}
+
+fn too_many_hint(setting: &str, idle: &[(String, Duration)]) -> String {
+    let mut hint = format!("close sessions with close_session, or raise `{setting}`");
+    if !idle.is_empty() {
+        let named = idle.iter().map(|(name, idle)| format!("{name} ({} min)", idle.as_secs() / 60));
+        hint.push_str("; idle for longest: ");
+        hint.push_str(&named.collect::<Vec<_>>().join(", "));
+    }
+    hint
 }
 
 fn waited_too_long(session: &str, waited: Duration, job: Option<&(u64, String)>) -> String {
