@@ -6,14 +6,16 @@ Every part is cut to a bound of its own, and `cut` names those that were. The fi
 
 from __future__ import annotations
 
+import builtins
 import io
 import linecache
 import os
+import re
 import sys
 from itertools import islice
 from typing import Any, Callable, Iterator, List, Tuple
 
-from . import errors, lookups, paths, preview, wire
+from . import errors, lookups, paths, preview, statements, wire
 from .git_state import Code
 
 MAX_MESSAGE_CHARS = 16 << 10
@@ -31,14 +33,18 @@ _MAX_ITEMS = 20
 # Of all values of one failure together.
 _MAX_LOCALS_CHARS = 48 << 10
 _MAX_LINE_CHARS = 400
+_MAX_GLOBALS = 100
 _LINES_BEFORE, _LINES_AFTER = 5, 2
 
 _OPTIMIZED = 0x1
+_NAME = re.compile(r"[^\W\d]\w*")
 _OUTPUTS = (("Captured stdout", "stdout"), ("Captured stderr", "stderr"), ("Captured log", "log"))
 
 
 # Frames with the lines they were at, innermost first.
 Entries = List[Tuple[Any, int]]
+# The same with the instruction.
+_Failing = List[Tuple[Any, int, int]]
 
 
 def collect(error: BaseException, report: Any, code: Code, meanwhile: Callable[[Entries], None] | None = None) -> dict[str, Any]:
@@ -46,7 +52,7 @@ def collect(error: BaseException, report: Any, code: Code, meanwhile: Callable[[
     collector = _Collector(code)
     entries = collector.entries(error, MAX_FRAMES)
     if meanwhile is not None:
-        meanwhile(entries)
+        meanwhile([(frame, line) for frame, line, _ in entries])
     fields: dict[str, Any] = {"exception": collector.exception(error, entries)}
     fields["frames"] = [collector.frame(*entry) for entry in entries]
     try:
@@ -92,12 +98,16 @@ class _Collector:
         self._left = _MAX_LOCALS_CHARS
         self.modules: dict[str, dict[str, str]] = {}
 
-    def exception(self, error: BaseException, entries: Entries) -> dict[str, Any]:
+    def exception(self, error: BaseException, entries: _Failing) -> dict[str, Any]:
         kind = type(error)
         told: dict[str, Any] = {"type": wire.clean(paths.short_name(kind)), "message": self._message(error)}
         module = paths.module_name(kind)
         if module != "builtins":
             told["module"] = wire.clean(module)
+        if isinstance(error, SyntaxError) and type(error.filename) is str and type(error.lineno) is int:
+            told["syntax"] = {"file": self.code.place(error.filename)[0], "line": error.lineno}
+            if type(error.text) is str:
+                told["syntax"]["text"] = wire.clean(error.text.strip()[:_MAX_LINE_CHARS])
         notes = (paths.instance_dict(error) or {}).get("__notes__")
         if type(notes) is list and notes:
             kept = [note for note in notes[:_MAX_NOTES] if isinstance(note, str)]
@@ -109,12 +119,12 @@ class _Collector:
             pass
         return told
 
-    def _look_up(self, told: dict[str, Any], error: BaseException, entries: Entries) -> None:
-        frames = [frame for frame, _ in entries]
+    def _look_up(self, told: dict[str, Any], error: BaseException, entries: _Failing) -> None:
+        frames = [entry[0] for entry in entries]
         own = [frame for frame in frames if self.code.place(frame.f_code.co_filename)[1]]
         for name, module in lookups.modules([*own, *frames], told["message"], self.code.place).items():
             self.modules.setdefault(name, module)
-        raised, line = entries[0] if entries else (None, 0)
+        raised, line, _ = entries[0] if entries else (None, 0, 0)
         text = linecache.getline(raised.f_code.co_filename, line, raised.f_globals) if raised is not None else ""
         found = lookups.missing(error, told["message"], raised, text)
         if found is not None:
@@ -136,14 +146,14 @@ class _Collector:
         told = self.exception(error, entries)
         return {"relation": relation, "exception": told, "frames": [self.frame(*entry) for entry in entries]}
 
-    def entries(self, error: BaseException, most: int) -> Entries:
+    def entries(self, error: BaseException, most: int) -> _Failing:
         """Frames and their lines, innermost first, without pytest's own around the test. Many are cut in the middle."""
-        found: Entries = []
+        found: _Failing = []
         entry = error.__traceback__
         while entry is not None and len(found) < _MAX_TRACEBACK:
-            found.append((entry.tb_frame, entry.tb_lineno or entry.tb_frame.f_code.co_firstlineno))
+            found.append((entry.tb_frame, entry.tb_lineno or entry.tb_frame.f_code.co_firstlineno, entry.tb_lasti))
             entry = entry.tb_next
-        own = [at for at, (frame, _) in enumerate(found) if self.code.place(frame.f_code.co_filename)[1]]
+        own = [at for at, (frame, _, _) in enumerate(found) if self.code.place(frame.f_code.co_filename)[1]]
         shown = found[own[0] :] if own else found
         visible = [entry for entry in shown if not _is_hidden(entry[0])]
         shown = visible or shown
@@ -152,7 +162,7 @@ class _Collector:
             shown = shown[: most // 3] + shown[-(most - most // 3) :]
         return shown[::-1]
 
-    def frame(self, frame: Any, line: int) -> dict[str, Any]:
+    def frame(self, frame: Any, line: int, instruction: int) -> dict[str, Any]:
         code = frame.f_code
         file, in_app = self.code.place(code.co_filename)
         told: dict[str, Any] = {"file": file, "line": line, "function": wire.clean(getattr(code, "co_qualname", None) or code.co_name)}
@@ -160,12 +170,35 @@ class _Collector:
         if type(module) is str:
             told["module"] = wire.clean(module)
         told["in_app"] = in_app
-        source = _source(frame, line, in_app)
-        if source is not None:
-            told["source"] = source
+        self._add_source(told, frame, line, instruction)
         if in_app:
             self._add_locals(told, frame)
         return told
+
+    def _add_source(self, told: dict[str, Any], frame: Any, line: int, instruction: int) -> None:
+        try:
+            lines = linecache.getlines(frame.f_code.co_filename, frame.f_globals)
+        except Exception:
+            return
+        if not 1 <= line <= len(lines):
+            return
+        first = last = line
+        if told["in_app"]:
+            begin, end = statements.around(lines, frame.f_code.co_firstlineno, line)
+            first = min(begin, max(1, line - _LINES_BEFORE, min(frame.f_code.co_firstlineno, line)))
+            last = max(end, line + _LINES_AFTER)
+            told["statement"] = [begin, end]
+        kept = lines[first - 1 : last]
+        told["source"] = {"first": first, "lines": [wire.clean(text.rstrip("\n")[:_MAX_LINE_CHARS]) for text in kept]}
+        failing = statements.failing(frame.f_code, instruction, lines)
+        if failing:
+            told["expression"] = wire.clean(failing[:_MAX_LINE_CHARS])
+        if told["in_app"]:
+            known = {name for text in kept for name in _NAME.findall(text)}
+            names = frame.f_globals.keys() | vars(builtins).keys()
+            found = sorted(name for name in known if name in names)
+            if found:
+                told["globals"] = [wire.clean(name) for name in found[:_MAX_GLOBALS]]
 
     def _add_locals(self, told: dict[str, Any], frame: Any) -> None:
         values = _variables(frame)
@@ -217,18 +250,6 @@ def _is_hidden(frame: Any) -> bool:
     if not frame.f_code.co_flags & _OPTIMIZED:
         return False
     return frame.f_locals.get("__tracebackhide__") is True or frame.f_globals.get("__tracebackhide__") is True
-
-
-def _source(frame: Any, line: int, in_app: bool) -> dict[str, Any] | None:
-    try:
-        lines = linecache.getlines(frame.f_code.co_filename, frame.f_globals)
-    except Exception:
-        return None
-    if not 1 <= line <= len(lines):
-        return None
-    first = max(1, line - _LINES_BEFORE, min(frame.f_code.co_firstlineno, line)) if in_app else line
-    last = line + _LINES_AFTER if in_app else line
-    return {"first": first, "lines": [wire.clean(text.rstrip("\n")[:_MAX_LINE_CHARS]) for text in lines[first - 1 : last]]}
 
 
 def _chain(error: BaseException) -> Iterator[tuple[str, BaseException]]:

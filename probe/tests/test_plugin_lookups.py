@@ -102,3 +102,46 @@ def test_packages_of_a_target_directory_count(place):
     packages = place.run(project, "-o", "pythonpath=deps").of("run")[0]["packages"]
     assert packages["pytest"] == pytest.__version__
     assert packages["simple-json"] == "3.19.1"
+
+
+def test_the_whole_statement_is_kept_however_long_it_is(place):
+    place.listen()
+    values = "".join(f"        {number},\n" for number in range(20))
+    evidence = told(place, f"def test_it():\n    a = 1\n    assert (\n        a\n    ) == [\n{values}    ], 'why'\n    a = 2\n")
+    frame = evidence["frames"][0]
+    assert frame["statement"] == [3, 26]
+    lines = frame["source"]["lines"]
+    at = 3 - frame["source"]["first"]
+    assert (lines[at], lines[at + 23]) == ("    assert (", "    ], 'why'")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="the interpreter does not know columns")
+@pytest.mark.parametrize(
+    ("line", "failing"),
+    [
+        ("f(a) + len(b.c.d)", "b.c.d"),
+        ("a['ü']['b'] + 1", "a['ü']['b']"),
+        ("f(1) + f(None) + 2", "f(1) + f(None)"),
+    ],
+)
+def test_the_expression_that_failed(place, line, failing):
+    place.listen()
+    before = "from types import SimpleNamespace\ndef f(x): return x\n"
+    evidence = told(place, f"{before}def test_it():\n    a = {{'ü': 1}}\n    b = SimpleNamespace(c=1)\n    {line}\n")
+    assert evidence["frames"][0]["expression"] == failing
+
+
+def test_where_the_compiler_stopped(place):
+    place.listen()
+    project = place.write("import other\n")
+    place.write("x = 1\nexcept Exception, e:\n", "other.py")
+    failure = place.run(project).tests[0]["failure"]
+    assert failure["exception"]["syntax"] == {"file": "other.py", "line": 2, "text": "except Exception, e:"}
+
+
+def test_names_that_the_module_has(place):
+    place.listen()
+    evidence = told(place, "import os\n\ndef test_it():\n    here = 1\n    assert [n for n in os.sep if len(n) == nothing(here)]\n")
+    names = set(evidence["frames"][0]["globals"])
+    assert {"os", "len"} <= names
+    assert not names & {"here", "n", "nothing"}

@@ -20,7 +20,7 @@ const MAX_NAME_BYTES: usize = 2 * 1024;
 const MAX_FRAMES: usize = 60;
 const MAX_LINKS: usize = 10;
 const MAX_LOCALS: usize = 60;
-const MAX_LINES: usize = 40;
+const MAX_LINES: usize = 80;
 const MAX_LIST: usize = 500;
 const MAX_MODULES: usize = 200;
 const MAX_PACKAGES: usize = 2000;
@@ -252,6 +252,11 @@ fn bound_exception(exception: &mut Exception) -> bool {
         exception.kind = "Failed".into();
     }
     hide(&mut exception.message);
+    if let Some(syntax) = &mut exception.syntax {
+        cut(&mut syntax.file, MAX_NAME_BYTES);
+        cut(&mut syntax.text, MAX_LOCAL_BYTES);
+        mask::mask(&mut syntax.text, Reading::Code);
+    }
     if let Some(lookup) = &mut exception.lookup {
         cut(&mut lookup.name, MAX_NAME_BYTES);
         cut(&mut lookup.of, MAX_NAME_BYTES);
@@ -299,6 +304,11 @@ fn bound_frames(frames: &mut Vec<Frame>, left: &mut usize, secrets: &mut Vec<Str
                     *line = masked;
                 }
             }
+        }
+        frame.globals.truncate(MAX_LIST);
+        if let Some(expression) = &mut frame.expression {
+            cut(expression, MAX_LOCAL_BYTES);
+            mask::mask(expression, Reading::Code);
         }
         let locals: usize = frame.locals.iter().map(|local| local.value.len() + local.name.len() + 40).sum();
         let source: usize = frame.source.iter().flat_map(|source| &source.lines).map(|line| line.len() + 4).sum();
@@ -379,6 +389,7 @@ fn hide_again(evidence: &mut Evidence, secrets: &[String]) {
     for frame in all_frames.into_iter().flatten() {
         frame.locals.iter_mut().for_each(|local| hide(&mut local.value));
         frame.source.iter_mut().flat_map(|source| &mut source.lines).for_each(hide);
+        frame.expression.iter_mut().for_each(hide);
     }
 }
 

@@ -255,6 +255,16 @@ pub struct Evidence {
     pub cut: Vec<String>,
 }
 
+/// Source that the compiler refused.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SyntaxPlace {
+    /// Relative to the project's root if it is below.
+    pub file: String,
+    pub line: u32,
+    #[serde(default)]
+    pub text: String,
+}
+
 /// A module as the test's process had imported it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Module {
@@ -302,6 +312,9 @@ pub struct Exception {
     pub message: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// Of a syntax error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub syntax: Option<SyntaxPlace>,
     /// Of an exception that says that a name is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lookup: Option<Lookup>,
@@ -339,6 +352,15 @@ pub struct Frame {
     pub in_app: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Lines>,
+    /// The first and the last line of the failing statement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub statement: Option<(u32, u32)>,
+    /// The expression in it that failed, where the interpreter says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expression: Option<String>,
+    /// Which of the names in `source` the module or the builtins have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub globals: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub locals: Vec<Local>,
     #[serde(default, skip_serializing_if = "is_zero")]

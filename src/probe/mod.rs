@@ -87,6 +87,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("snapshot_file", include_str!("../../probe/pylair/snapshot_file.py")),
     ("source", include_str!("../../probe/pylair/source.py")),
     ("spool", include_str!("../../probe/pylair/spool.py")),
+    ("statements", include_str!("../../probe/pylair/statements.py")),
     ("streams", include_str!("../../probe/pylair/streams.py")),
     ("tables", include_str!("../../probe/pylair/tables.py")),
     ("tasks", include_str!("../../probe/pylair/tasks.py")),
