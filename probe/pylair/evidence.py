@@ -34,6 +34,7 @@ _MAX_ITEMS = 20
 _MAX_LOCALS_CHARS = 48 << 10
 _MAX_LINE_CHARS = 400
 _MAX_GLOBALS = 100
+_MAX_EXAMPLES = 5
 _LINES_BEFORE, _LINES_AFTER = 5, 2
 
 _OPTIMIZED = 0x1
@@ -132,7 +133,8 @@ class _Collector:
 
     def _message(self, error: BaseException) -> str:
         try:
-            text = error.msg if isinstance(error, SyntaxError) and isinstance(error.msg, str) else _quietly(lambda: str(error))
+            text = error.msg if isinstance(error, SyntaxError) and isinstance(error.msg, str) else self._doctest(error)
+            text = _quietly(lambda: str(error)) if text is None else text
             return _cut(text, MAX_MESSAGE_CHARS, "message", self.cut)
         except Exception as problem:
             return f"<str() of the exception failed: {errors.type_name(type(problem))}>"
@@ -140,6 +142,27 @@ class _Collector:
             if isinstance(problem, KeyboardInterrupt):
                 raise
             return f"<str() of the exception failed: {errors.type_name(type(problem))}>"
+
+    def _doctest(self, error: BaseException) -> str | None:
+        """What the examples of a doctest printed, and what they should have: such an exception itself only names the test."""
+        if type(error).__name__ not in ("DocTestFailure", "UnexpectedException", "MultipleDoctestFailures"):
+            return None
+        told = []
+        for failure in list(getattr(error, "failures", None) or [error])[:_MAX_EXAMPLES]:
+            test, example = getattr(failure, "test", None), getattr(failure, "example", None)
+            if test is None or example is None:
+                return None
+            if hasattr(failure, "got"):
+                got = failure.got
+            else:
+                kind, value, _ = failure.exc_info
+                got = f"{kind.__name__}: {_quietly(lambda value=value: str(value))}"  # type: ignore[misc]
+            line = (test.lineno or 0) + example.lineno + 1
+            told.append(
+                f"{self.code.place(str(test.filename))[0]}:{line}: `{example.source.strip()}`\n"
+                f"Expected:\n{_indented(example.want)}\nGot:\n{_indented(got)}"
+            )
+        return "\n\n".join(told)
 
     def linked(self, relation: str, error: BaseException) -> dict[str, Any]:
         entries = self.entries(error, _MAX_CHAIN_FRAMES)
@@ -280,6 +303,10 @@ def _is_group(error: BaseException) -> bool:
     """Whether it is a group of the language's, or of the package that brings them to older versions."""
     named = {cls.__name__ for cls in type(error).__mro__}
     return "BaseExceptionGroup" in named and type(getattr(error, "exceptions", None)) is tuple
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.rstrip("\n").split("\n"))
 
 
 def _cut(text: str, limit: int, name: str, cut: list[str]) -> str:

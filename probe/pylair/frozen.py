@@ -6,6 +6,7 @@ The main thread is the copy's own: it runs the code of calls, one after the othe
 from __future__ import annotations
 
 import _thread
+import json
 import signal
 import time
 from collections import deque
@@ -144,6 +145,16 @@ class _Calls(Calls):
         self._entries = entries
         self._frames: dict[int, _Frame] = {}
         self._told = False
+
+    def answer(self, request: dict[str, Any], blob: bytes, send: Any) -> Answer:
+        if request.get("op") == "check":
+            return self._safely(request, lambda: self._check(blob))
+        return super().answer(request, blob, send)
+
+    def _check(self, blob: bytes) -> Answer:
+        from . import checking
+
+        return {}, wire.dumps(checking.answers(json.loads(blob), self._entries))
 
     def _scratch(self, request: dict[str, Any], client: str) -> Scratch:
         number = request.get("frame")

@@ -21,6 +21,8 @@ _MAX_NAME_CHARS = 100
 _MAX_FRAMES = 6
 _QUOTED = re.compile(r"['\"]([A-Za-z_][\w.]{0,200})['\"]")
 _NO_ATTRIBUTE = re.compile(r"(?:'([\w.]+)' object|module '([\w.]+)'|type object '([\w.]+)') has no attribute '(\w+)'")
+# As `unittest.mock` says it.
+_NOT_PATCHED = re.compile(r"<module '([\w.]+)'.*does not have the attribute '(\w+)'")
 _NO_IMPORT = re.compile(r"cannot import name '(\w+)' from (?:partially initialized module )?'([\w.]+)'")
 _NO_NAME = re.compile(r"(?:free variable|variable|name) '(\w+)'")
 _ENDINGS = (".py", ".pyc", ".so", ".pyd")
@@ -90,6 +92,10 @@ def missing(error: BaseException, message: str, frame: Any, line: str) -> dict[s
 
 
 def _attribute(error: AttributeError, message: str, frame: Any, line: str) -> dict[str, Any] | None:
+    patched = _NOT_PATCHED.search(message)
+    if patched is not None:
+        owner = sys.modules.get(patched.group(1))
+        return _told(patched.group(2), owner) if owner is not None else None
     parts = _NO_ATTRIBUTE.search(message)
     name = getattr(error, "name", None)
     if type(name) is str and hasattr(error, "obj"):

@@ -458,3 +458,63 @@ def test_what_a_test_replaces_keeps_no_failure_from_being_frozen(place, installe
             continue
         assert result(place.visit(record), "number") == "7", record["nodeid"]
     assert sum("pid" in record["failure"]["frozen"] for record in records) == 13
+
+
+def test_claims_are_checked_without_running_code(place):
+    project = place.write(
+        """
+        import os
+
+        class Loud:
+            limit = None
+
+            @property
+            def computed(self):
+                raise SystemExit("this must not run")
+
+            def __getattr__(self, name):
+                raise SystemExit("nor this")
+
+        class Slotted:
+            __slots__ = ("set", "unset")
+
+        def test_it():
+            loud, slotted, nothing = Loud(), Slotted(), None
+            slotted.set = 1
+            assert nothing
+        """
+    )
+    visit = place.visit(place.run(project).test("test_it"))
+
+    def check(*questions):
+        asked = json.dumps([{"frame": 1, **question} for question in questions]).encode()
+        header, blob = visit.ask("check", blob=asked)
+        assert "refused" not in header, header
+        return json.loads(blob)
+
+    assert check({"ask": "none", "path": "nothing"}, {"ask": "none", "path": "loud.limit"}, {"ask": "none", "path": "loud"}) == [
+        True,
+        True,
+        False,
+    ]
+    # What only the program's code could tell is not told.
+    assert check({"ask": "none", "path": "loud.computed"}, {"ask": "attribute", "path": "loud", "name": "other"}) == [None, None]
+    assert check(
+        {"ask": "attribute", "path": "slotted", "name": "set"},
+        {"ask": "attribute", "path": "slotted", "name": "unset"},
+        {"ask": "attribute", "path": "slotted", "name": "unset", "there": False},
+        {"ask": "attribute", "path": "slotted", "name": "absent"},
+    ) == [True, False, True, False]
+    assert check({"ask": "name", "name": "os"}, {"ask": "name", "name": "len"}, {"ask": "name", "name": "absent"}) == [True, True, False]
+    assert check({"ask": "module", "module": "os", "name": "getcwd"}, {"ask": "module", "module": "absent", "name": "x"}) == [True, None]
+    assert check({"ask": "path", "path": "test_it.py"}, {"ask": "path", "path": "absent.py", "there": False}) == [True, True]
+    codes = [
+        "[n for n in dir(loud)]",
+        "absent + 1",
+        "f(",
+        "import json; json.dumps(slotted)",
+        "(lambda x: x + nothing)(1)",
+        "{x: y for x in ()}",
+    ]
+    assert check(*({"ask": "code", "code": code} for code in codes)) == [True, False, False, True, True, False]
+    assert check({"ask": "absent"}, {"ask": "none", "frame": 99, "path": "loud"}) == [None, None]

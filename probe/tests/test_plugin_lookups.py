@@ -145,3 +145,30 @@ def test_names_that_the_module_has(place):
     names = set(evidence["frames"][0]["globals"])
     assert {"os", "len"} <= names
     assert not names & {"here", "n", "nothing"}
+
+
+def test_expected_and_got_of_doctests_are_kept(place):
+    place.listen()
+    text = '''
+    def one():
+        """
+        >>> one()
+        2
+        >>> print("a"); print("b")
+        a
+        c
+        """
+        return 1
+
+    def broken():
+        """
+        >>> 1 / 0
+        1
+        """
+    '''
+    ran = place.run(place.write(text, "shop.py"), "--doctest-modules", "--doctest-continue-on-failure")
+    message = ran.failure("shop.py::shop.one")["exception"]["message"]
+    assert "shop.py:4: `one()`\nExpected:\n    2\nGot:\n    1" in message
+    assert "Expected:\n    a\n    c\nGot:\n    a\n    b" in message
+    message = ran.failure("shop.py::shop.broken")["exception"]["message"]
+    assert "`1 / 0`\nExpected:\n    1\nGot:\n    ZeroDivisionError: division by zero" in message

@@ -216,6 +216,15 @@ impl Apps {
         if !Self::visible_to(caller) {
             return Vec::new();
         }
+        self.all().await
+    }
+
+    /// The copy of one occurrence of a failure, for the daemon itself.
+    pub(crate) async fn of_occurrence(self: &Arc<Self>, occurrence: &str) -> Option<App> {
+        self.all().await.into_iter().find(|app| app.entry.occurrence.as_deref() == Some(occurrence))
+    }
+
+    async fn all(self: &Arc<Self>) -> Vec<App> {
         let entries = self.entries().await;
         let mut known = self.known.lock().expect("no panic while locked");
         if known.instances.len() > entries.len() + REMEMBERED {

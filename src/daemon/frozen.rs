@@ -5,14 +5,16 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
+use futures::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::Value;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -24,12 +26,13 @@ use crate::{
     config::FrozenLimits,
     failures::{
         Failures,
-        explain::{Explained, Reading, Refused},
+        explain::{Copies, Explained, Reading, Refused},
         record::{Evidence, Frozen as Reported},
         view::Failure,
     },
     mask,
     plain::one_line,
+    probe::wire::Op,
     session,
     target::Reference,
 };
@@ -42,6 +45,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 const REGISTERS_WITHIN: Duration = Duration::from_secs(2);
 /// A copy that is older and of no recorded failure counts like any other.
 const REPORTED_WITHIN: Duration = Duration::from_secs(30);
+/// Time that a copy has to answer what an explanation is checked by.
+const CHECKED_WITHIN: Duration = Duration::from_secs(2);
+/// Maximum number of such answers that are remembered.
+const MAX_ANSWERS: usize = 2000;
 const MAX_WORD_CHARS: usize = 200;
 const MAX_LOCALS_CHARS: usize = 800;
 
@@ -261,6 +268,49 @@ impl Frozen {
             }
             None => format!("it was not frozen: {}", why_unfrozen(seen.evidence.as_ref())),
         }
+    }
+}
+
+/// Has what explanations claim checked by living copies, and remembers what they said: a copy does not change.
+#[derive(Debug)]
+pub(super) struct Checks {
+    apps: Arc<Apps>,
+    known: Arc<Mutex<Answers>>,
+}
+
+/// By occurrence and question.
+type Answers = HashMap<(String, String), Option<bool>>;
+
+impl Checks {
+    pub(super) fn new(apps: Arc<Apps>) -> Self {
+        Self { apps, known: Arc::default() }
+    }
+}
+
+impl Copies for Checks {
+    fn ask(&self, occurrence: String, questions: Vec<Value>) -> BoxFuture<'static, Option<Vec<Option<bool>>>> {
+        let (apps, known) = (self.apps.clone(), self.known.clone());
+        Box::pin(async move {
+            let keys: Vec<_> = questions.iter().map(|question| (occurrence.clone(), question.to_string())).collect();
+            let answered = {
+                let known = known.lock().expect("no panic while locked");
+                keys.iter().map(|key| known.get(key).copied()).collect::<Option<Vec<_>>>()
+            };
+            if answered.is_some() {
+                return answered;
+            }
+            let app = apps.of_occurrence(&occurrence).await?;
+            let blob = serde_json::to_vec(&questions).ok()?;
+            let asked = app.ask_json(None, Op::Check, &blob, CHECKED_WITHIN);
+            // To connect to a copy for the first time takes a moment too.
+            let answers: Vec<Option<bool>> = tokio::time::timeout(CHECKED_WITHIN, asked).await.ok()?.ok()?;
+            let mut known = known.lock().expect("no panic while locked");
+            if known.len() > MAX_ANSWERS {
+                known.clear();
+            }
+            known.extend(keys.into_iter().zip(answers.iter().copied()));
+            Some(answers)
+        })
     }
 }
 

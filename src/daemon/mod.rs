@@ -172,6 +172,7 @@ impl Daemon {
         crate::event_loop::spawn(self::failures::take_spool(failures.clone()));
         let copies = Apps::new(places.frozen(), sessions.parts.clone());
         let frozen = frozen::Frozen::new(copies, failures.clone(), config.failures.frozen);
+        failures.check_with(Arc::new(frozen::Checks::new(frozen.apps.clone())));
         let shutdown = CancellationToken::new();
         crate::event_loop::spawn(frozen.clone().watch(shutdown.clone()));
         Ok(Arc::new(Self {

@@ -1,21 +1,27 @@
 //! One failure, a group or all of them, explained: the store's answers with what `hypotheses`, `next_step`, `analysis`, `rules` and `prompt`
 //! make of them. The doors call this, so that all of them tell the same.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
 
+use futures::future::BoxFuture;
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::{
     Error, Failures,
     analysis::{self, GroupBy, Question, Report, Row, Unknown},
+    environment::Packages,
     git,
-    hypotheses::{self, Around, Between, Hypothesis, Tries},
+    hypotheses::{self, Around, Between, Claim, Hypothesis, Tries},
     next_step::{self, NextStep},
     project::Chosen,
     prompt::{self, Prompt, Style, Told, ToldGroup},
-    record::{Evidence, Status},
+    record::{Evidence, Frozen, Status},
     rules::{self, Investigation, Progress, Rule, UnknownRule},
     store::{Light, time},
     view::{Failure, Filter, Onset, Summary, TestOutcome},
@@ -130,6 +136,12 @@ impl Refused {
     }
 }
 
+/// Asks living copies of failures.
+pub trait Copies: fmt::Debug + Send + Sync {
+    /// For each question whether it is so, None where that cannot be told; nothing if the copy is not there or does not answer soon.
+    fn ask(&self, occurrence: String, questions: Vec<Value>) -> BoxFuture<'static, Option<Vec<Option<bool>>>>;
+}
+
 /// Everything about one failure that the other modules ask for.
 struct Known {
     failure: Failure,
@@ -137,25 +149,29 @@ struct Known {
     onset: Onset,
     between: Option<Between>,
     changed: Vec<String>,
-    cwd: Option<String>,
     python: Option<String>,
+    packages: Packages,
     root: Option<PathBuf>,
     tries: Option<Tries>,
 }
 
 impl Known {
-    fn explain(&self) -> (Vec<Hypothesis>, Option<NextStep>) {
+    fn explain(&self) -> (Vec<Hypothesis>, Vec<NextStep>) {
         let files = |name: &str| read_source(self.root.as_deref()?, name);
+        let exists = |path: &str| self.root.as_ref().map(|_| Path::new(path).symlink_metadata().is_ok());
         let around = Around {
             id: &self.failure.summary.id,
             nodeid: &self.failure.summary.test,
-            cwd: self.cwd.as_deref(),
+            root: self.root.as_deref().and_then(Path::to_str),
+            python: self.python.as_deref(),
+            packages: Some(&self.packages),
             changed: &self.changed,
             between: self.between.as_ref(),
             tries: self.tries,
             files: &files,
+            exists: &exists,
         };
-        (hypotheses::hypotheses(&self.evidence, &around), next_step::next_step(&self.evidence, &around))
+        (hypotheses::hypotheses(&self.evidence, &around), next_step::next_steps(&self.evidence, &around))
     }
 }
 
@@ -163,7 +179,7 @@ impl Failures {
     /// A failure by its id, with what is thought of it.
     pub async fn explained(&self, id: &str, reading: Reading) -> Result<Explained, Refused> {
         let known = self.known(id, reading).await?;
-        let (known, (hypotheses, next_step)) = explained(known).await?;
+        let (known, hypotheses, next_step) = self.explain(known, reading).await?;
         let progress = rules::progress(&investigations(&known.failure));
         let Known { failure, onset, between, .. } = known;
         Ok(Explained { failure, hypotheses, next_step, progress, onset, between })
@@ -216,7 +232,7 @@ impl Failures {
             let Some(example) = group.examples.first() else { continue };
             // It may have been forgotten since.
             let Ok(known) = self.known(example, reading).await else { continue };
-            let (known, (hypotheses, _)) = explained(known).await?;
+            let (known, hypotheses, _) = self.explain(known, reading).await?;
             group.between = group.between.take().or(known.between);
             group.hypotheses = hypotheses;
         }
@@ -235,7 +251,7 @@ impl Failures {
         let max_tokens = max_tokens.unwrap_or(prompt::DEFAULT_TOKENS);
         match subject {
             Subject::Failure(id) => {
-                let member = Member::new(self.known(id, reading).await?).await?;
+                let member = self.member(id, reading).await?;
                 blocking(move || member.told(|told| prompt::of_failure(told, style, max_tokens))).await
             }
             Subject::Group(id) => self.group_prompt(id, style, max_tokens, of, reading).await,
@@ -254,7 +270,7 @@ impl Failures {
         let ids: Vec<String> = summaries.iter().take(MAX_MEMBERS).map(|summary| summary.id.clone()).collect();
         let mut members = Vec::with_capacity(ids.len());
         for member in &ids {
-            members.push(Member::new(self.known(member, reading).await?).await?);
+            members.push(self.member(member, reading).await?);
         }
         let reason = members.first().map(|member| member.known.failure.why_grouped.clone()).unwrap_or_default();
         let tests: std::collections::BTreeSet<&str> = summaries.iter().map(|summary| summary.test.as_str()).collect();
@@ -314,6 +330,46 @@ impl Failures {
         }
     }
 
+    async fn member(&self, id: &str, reading: Reading) -> Result<Member, Refused> {
+        let known = self.known(id, reading).await?;
+        let (known, hypotheses, next_step) = self.explain(known, reading).await?;
+        let investigations = investigations(&known.failure);
+        let params = known.failure.seen.first().map(|seen| seen.test.params.clone()).unwrap_or_default();
+        Ok(Member { known, hypotheses, next_step, investigations, params: params.into_iter().collect() })
+    }
+
+    /// What is thought of a failure: what nothing that was recorded speaks against, nor its frozen copy, if that is of the same occurrence.
+    async fn explain(
+        &self,
+        known: Known,
+        reading: Reading,
+    ) -> Result<(Known, Vec<Hypothesis>, Option<NextStep>), Refused> {
+        let (known, (mut hypotheses, mut steps)) = explained(known).await?;
+        let newest = known.failure.seen.first();
+        let frozen = newest.filter(|seen| {
+            let frozen = seen.evidence.as_ref().and_then(|evidence| evidence.frozen.as_ref());
+            matches!(frozen, Some(Frozen::Pid(_))) && reading == Reading::Project
+        });
+        if let (Some(seen), Some(copies)) = (frozen, self.copies.get()) {
+            let claims = hypotheses.iter().flat_map(|hypothesis| &hypothesis.claims);
+            let claims = claims.chain(steps.iter().flat_map(|step| &step.claims)).cloned();
+            let asked: Vec<(Claim, Value)> =
+                claims.filter_map(|claim| claim.question().map(|question| (claim, question))).collect();
+            let questions = asked.iter().map(|(_, question)| question.clone()).collect::<Vec<_>>();
+            let answers = if asked.is_empty() { None } else { copies.ask(seen.occurrence.clone(), questions).await };
+            let denied: Vec<Claim> = asked
+                .into_iter()
+                .zip(answers.unwrap_or_default())
+                .filter(|(_, answer)| *answer == Some(false))
+                .map(|((claim, _), _)| claim)
+                .collect();
+            let stands = |claims: &[Claim]| !claims.iter().any(|claim| denied.contains(claim));
+            hypotheses.retain(|hypothesis| stands(&hypothesis.claims));
+            steps.retain(|step| stands(&step.claims));
+        }
+        Ok((known, hypotheses, steps.into_iter().next()))
+    }
+
     async fn known(&self, id: &str, reading: Reading) -> Result<Known, Refused> {
         let failure = self.named(id).await?;
         let onset = self.onset(&failure.summary.id).await?;
@@ -333,8 +389,8 @@ impl Failures {
             between,
             onset,
             changed: changed.unwrap_or_default(),
-            cwd: run.as_ref().and_then(|run| run.cwd.clone()),
-            python: run.and_then(|run| run.run.python),
+            python: run.as_ref().and_then(|run| run.run.python.clone()),
+            packages: run.map(|run| run.packages).unwrap_or_default(),
             root,
             tries,
             failure,
@@ -352,13 +408,6 @@ struct Member {
 }
 
 impl Member {
-    async fn new(known: Known) -> Result<Self, Error> {
-        let (known, (hypotheses, next_step)) = explained(known).await?;
-        let investigations = investigations(&known.failure);
-        let params = known.failure.seen.first().map(|seen| seen.test.params.clone()).unwrap_or_default();
-        Ok(Self { known, hypotheses, next_step, investigations, params: params.into_iter().collect() })
-    }
-
     fn tell(&self) -> Told<'_> {
         let summary = &self.known.failure.summary;
         Told {
@@ -385,7 +434,7 @@ impl Member {
 }
 
 /// Reads files and large evidence, which takes milliseconds.
-async fn explained(known: Known) -> Result<(Known, (Vec<Hypothesis>, Option<NextStep>)), Error> {
+async fn explained(known: Known) -> Result<(Known, (Vec<Hypothesis>, Vec<NextStep>)), Error> {
     tokio::task::spawn_blocking(move || {
         let told = known.explain();
         (known, told)

@@ -37,13 +37,14 @@ mod writer;
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use jiff::Timestamp;
 use tokio::sync::OnceCell;
 
 pub use error::Error;
+use explain::Copies;
 pub use ingest::parse;
 pub use spool::Spooled;
 pub use store::{Database, Limits, Trimmed};
@@ -67,6 +68,7 @@ pub struct Failures {
     clock: Arc<Clock>,
     opened: OnceCell<Opened>,
     watchers: watching::Watchers,
+    copies: OnceLock<Arc<dyn Copies>>,
 }
 
 #[derive(Debug)]
@@ -91,7 +93,20 @@ pub struct ByHand {
 impl Failures {
     /// `spool` is where runs leave what they could not report.
     pub fn new(database: Database, limits: Limits, spool: PathBuf, clock: Arc<Clock>) -> Self {
-        Self { database, limits, spool, clock, opened: OnceCell::new(), watchers: watching::Watchers::default() }
+        Self {
+            database,
+            limits,
+            spool,
+            clock,
+            opened: OnceCell::new(),
+            watchers: watching::Watchers::default(),
+            copies: OnceLock::new(),
+        }
+    }
+
+    /// From now on explanations are checked in living copies too.
+    pub fn check_with(&self, copies: Arc<dyn Copies>) {
+        let _first_one_stays = self.copies.set(copies);
     }
 
     /// Where it is kept, for `doctor`: without a password.

@@ -38,6 +38,7 @@ use crate::{
 };
 use installer::{Finished, Installer, Surroundings, make_venv};
 pub use installer::{Inside, installer_env};
+pub(crate) use names::package_of;
 pub use names::{hint_for, packages_of};
 pub use requirement::Requirement;
 

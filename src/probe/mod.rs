@@ -22,6 +22,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("attached", include_str!("../../probe/pylair/attached.py")),
     ("calls", include_str!("../../probe/pylair/calls.py")),
     ("cell", include_str!("../../probe/pylair/cell.py")),
+    ("checking", include_str!("../../probe/pylair/checking.py")),
     ("checkpoint", include_str!("../../probe/pylair/checkpoint.py")),
     ("children", include_str!("../../probe/pylair/children.py")),
     ("classes", include_str!("../../probe/pylair/classes.py")),

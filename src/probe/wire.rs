@@ -108,6 +108,8 @@ pub enum Op {
     Stacks {
         locals: bool,
     },
+    /// Of a frozen failure: whether claims are so. The blob is a list of questions.
+    Check,
     Status,
     /// The request with this id is to get a `KeyboardInterrupt`.
     Interrupt {

@@ -347,3 +347,83 @@ fn an_older_commit_that_was_never_run_is_no_fix() {
     assert_eq!(run_tests(&home, &[]), Some(0));
     assert_eq!(status(), "resolved");
 }
+
+/// What is thought of each failure of a project, by the name of its test, with the whole answer.
+fn explained(home: &Home) -> Vec<(String, String, Value)> {
+    let listed = json(home, &["failures", "list", "--json"]);
+    let failures = listed["failures"].as_array().expect("a list").clone();
+    let shown = failures.iter().map(|failure| {
+        let id = failure["id"].as_str().expect("an id");
+        let shown = json(home, &["failures", "show", id, "--json"]);
+        let texts: Vec<&str> =
+            shown["hypotheses"].as_array().expect("a list").iter().filter_map(|one| one["text"].as_str()).collect();
+        let test = failure["test"].as_str().expect("a test").rsplit("::").next().unwrap_or_default().to_owned();
+        (test, texts.join("\n"), shown.clone())
+    });
+    shown.collect()
+}
+
+#[test]
+fn nothing_is_said_that_the_evidence_or_the_frozen_copy_denies() {
+    let Some(home) = home("nothing_is_said_that_the_evidence_or_the_frozen_copy_denies") else { return };
+    let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/projects/claims");
+    copy_tree(&project, &home.work());
+    assert_eq!(run_tests(&home, &[]), Some(1));
+    let all = explained(&home);
+    let of = |test: &str| all.iter().find(|(name, ..)| name == test).unwrap_or_else(|| panic!("no {test}: {all:#?}"));
+    let text = |test: &str| of(test).1.as_str();
+    assert!(
+        text("test_uncalled").contains("only `setup` assigns it (test_claims.py:8), and that has not run"),
+        "{}",
+        text("test_uncalled")
+    );
+    assert!(!text("test_uncalled").contains("it has"), "{}", text("test_uncalled"));
+    let copy = text("test_installed_copy");
+    assert!(copy.contains("`shopping.compat` (shopping 2.0) has no `PY2`"), "{copy}");
+    assert!(
+        copy.contains("src/shopping/compat.py of this project has it, but the installed copy was imported"),
+        "{copy}"
+    );
+    let elsewhere = text("test_elsewhere");
+    assert!(elsewhere.contains("below the working directory") && elsewhere.contains("test_elsewhere0"), "{elsewhere}");
+    assert!(!text("test_there_by_now").contains("there was no"), "{}", text("test_there_by_now"));
+    assert!(!text("test_meant_to_be_none").contains("was None"), "{}", text("test_meant_to_be_none"));
+    let (_, by_now, shown) = of("test_not_none_by_now");
+    assert!(shown["frozen"]["target"].is_string(), "a copy is there to ask: {}", shown["frozen"]);
+    assert!(!by_now.contains("was None"), "the copy has another value: {by_now}");
+    let shown = &of("test_names_of_another_scope").2;
+    let frame = &shown["seen"][0]["evidence"]["frames"][0];
+    let lines = frame["source"]["lines"].as_array().expect("lines");
+    assert!(lines.iter().any(|line| line.as_str().is_some_and(|line| line.trim() == "]")), "to the end: {frame}");
+    // Whatever is to be evaluated can be.
+    let mut evaluated = 0;
+    for (test, _, shown) in &all {
+        if let (Some(code), Some(target)) =
+            (shown["next_step"]["evaluate"]["code"].as_str(), shown["next_step"]["evaluate"]["target"].as_str())
+        {
+            let told = home.run(&["exec", "-t", target, code]);
+            assert!(
+                !told.stderr.contains("NameError") && !told.stdout.contains("NameError"),
+                "{test}: {code}: {told:?}"
+            );
+            assert!(
+                !told.stderr.contains("SyntaxError") && !told.stdout.contains("SyntaxError"),
+                "{test}: {code}: {told:?}"
+            );
+            evaluated += 1;
+        }
+    }
+    assert!(evaluated >= 3, "{all:#?}");
+}
+
+fn copy_tree(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("the home is writable");
+    for entry in fs::read_dir(from).expect("the project is there").flatten() {
+        let (path, to) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            copy_tree(&path, &to);
+        } else {
+            fs::copy(path, to).expect("the home is writable");
+        }
+    }
+}

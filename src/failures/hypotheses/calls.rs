@@ -1,7 +1,7 @@
 //! Calls that do not fit the function: an argument it does not know, one that is missing, one too many.
 
 use super::{
-    Confidence, Fact, Hypothesis, Scene,
+    Claim, Confidence, Fact, Hypothesis, Scene,
     reading::{At, Definition, Parameter, arguments, brief, pattern, short_name, similar, split_top},
 };
 
@@ -47,7 +47,8 @@ pub(crate) fn misfit<'a>(scene: &Scene<'a>) -> Option<Misfit<'a>> {
     } else {
         return None;
     };
-    let at = scene.own()?;
+    // A call that does not fit is refused in the frame of the caller.
+    let at = scene.frame(0)?;
     let short = short_name(&function).to_owned();
     // A class is called by its own name; the message names its `__init__`.
     let called = if short == "__init__" {
@@ -57,8 +58,34 @@ pub(crate) fn misfit<'a>(scene: &Scene<'a>) -> Option<Misfit<'a>> {
     };
     let given = arguments(&at.statement(), &called).unwrap_or_default();
     let written = expression_of(&at.statement(), &called).unwrap_or_else(|| called.clone());
-    let definition = scene.definition(at, if short == "__init__" { &short } else { &written });
+    // Newer Pythons name the class of a method.
+    let class = function.rsplit('.').nth(1).filter(|class| *class != "<locals>").map(ToOwned::to_owned);
+    let definition = match &class {
+        Some(class) => scene.method(at, class, &short),
+        None if short == "__init__" => None,
+        None => scene.definition(at, &written),
+    };
+    let definition = definition.filter(|definition| problem.fits(definition));
     Some(Misfit { at, function, problem, definition, given })
+}
+
+impl Problem {
+    /// Whether a function that is defined so can have refused the call for this reason.
+    fn fits(&self, definition: &Definition) -> bool {
+        let has = |name: &str| definition.parameters.iter().any(|parameter| parameter.name == name);
+        let takes_any = |stars: &str| {
+            let name = |parameter: &Parameter| parameter.name.trim_start_matches('*').len() + stars.len();
+            definition
+                .parameters
+                .iter()
+                .any(|parameter| parameter.name.starts_with(stars) && name(parameter) == parameter.name.len())
+        };
+        match self {
+            Self::Unexpected { name, .. } => !has(name) && !takes_any("**"),
+            Self::Missing(names) => names.iter().all(|name| has(name)),
+            Self::TooMany => !takes_any("*"),
+        }
+    }
 }
 
 /// `users.page` of a line that calls it.
@@ -162,7 +189,7 @@ pub(crate) fn hypotheses(scene: &Scene) -> Vec<Hypothesis> {
         Problem::Missing(names) => (
             format!("{place} calls {function} without {}{defined}", quoted(names)),
             Confidence::High,
-            "the message names the parameters, and the line passes nothing for them".to_owned(),
+            "the message names the parameters".to_owned(),
         ),
         Problem::TooMany => {
             let no_self = misfit.definition.as_ref().is_some_and(|definition| {
@@ -178,7 +205,8 @@ pub(crate) fn hypotheses(scene: &Scene) -> Vec<Hypothesis> {
             )
         }
     };
-    vec![Hypothesis { text, confidence, because, evidence }]
+    let claims = vec![Claim::Said(scene.exception.message.clone())];
+    vec![Hypothesis { text, confidence, because, evidence, claims }]
 }
 
 fn quoted(names: &[String]) -> String {

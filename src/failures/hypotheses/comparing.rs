@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use super::{
-    Confidence, Hypothesis, Scene,
-    reading::{At, balanced, brief, expressions, pattern, split_arguments, split_top},
+    Claim, Confidence, Hypothesis, Scene,
+    reading::{At, balanced, brief, expressions, is_cut, pattern, split_arguments, split_top},
 };
 
 const OPERATORS: &[&str] = &["==", "!=", "<=", ">=", "is not", "not in", "is", "in", "<", ">"];
@@ -40,8 +40,51 @@ pub(crate) fn hypotheses(scene: &Scene) -> Vec<Hypothesis> {
     }
     match compared(scene) {
         Some(compared) => vec![judge(scene, &compared)],
-        None => truth(scene).into_iter().collect(),
+        None => unittest(scene).or_else(|| truth(scene)).into_iter().collect(),
     }
+}
+
+/// `self.assertEqual(a, b)` and its kin: what unittest says of it.
+fn unittest(scene: &Scene) -> Option<Hypothesis> {
+    let at = scene.own()?;
+    let raised = scene.frame(0).filter(|raised| raised.frame.module.as_deref() == Some("unittest.case"))?;
+    let statement = at.statement();
+    pattern!(r"^(?:with\s+)?self\.(?:assert\w+|fail)\(").is_match(&statement).then_some(())?;
+    let mut values = Vec::new();
+    let mut evidence = vec![at.fact(format!("`{}`", brief(&statement)))];
+    for found in expressions(&statement) {
+        if let Some(value) = at.value(&found.text)
+            && found.text != "self"
+            && values.len() < 3
+        {
+            values.push(format!("{} = {}", found.text, brief(&value)));
+        }
+    }
+    evidence.extend(values.iter().map(|value| at.fact(value.clone())));
+    evidence.push(raised.fact(brief(&scene.exception.message)));
+    let with = if values.is_empty() { String::new() } else { format!(", with {}", values.join(", ")) };
+    Some(Hypothesis {
+        text: format!(
+            "`{}` at {} does not hold: {}{with}",
+            brief(&statement),
+            at.place(),
+            brief(&scene.exception.message)
+        ),
+        confidence: Confidence::Medium,
+        because: "unittest shows the values; which of them is wrong they do not say".to_owned(),
+        evidence,
+        claims: vec![Claim::Said(scene.exception.message.clone())],
+    })
+}
+
+/// An exception that something on the line holds, such as the result of a command that was run for a test.
+fn held(at: At, condition: &str) -> Option<(String, String)> {
+    let mut roots: Vec<String> = expressions(condition).into_iter().map(|found| found.text).collect();
+    roots.retain(|text| text.chars().all(|c| c == '_' || c.is_alphanumeric()));
+    roots.into_iter().find_map(|root| {
+        let field = format!("{root}.exception");
+        at.value(&field).filter(|value| value != "None" && value.contains('(')).map(|value| (field, value))
+    })
 }
 
 fn compared<'a>(scene: &Scene<'a>) -> Option<Compared<'a>> {
@@ -112,6 +155,9 @@ fn judge(scene: &Scene, compared: &Compared) -> Hypothesis {
     let (left, right) = (&compared.left, &compared.right);
     let mut evidence = vec![at.fact(format!("left: {}", left.named())), at.fact(format!("right: {}", right.named()))];
     evidence.extend(made_of(scene, at, left));
+    let held = left.expression.as_deref().and_then(|written| held(at, written));
+    evidence.extend(held.iter().map(|(field, value)| at.fact(format!("{field} = {value}"))));
+    let held = held.map(|(field, value)| format!("; `{field}` is {}", brief(&value))).unwrap_or_default();
     let place = at.place();
     let high = |text: String, because: &str| (text, Confidence::High, because.to_owned());
     let (text, confidence, because) = if compared.operator == "==" {
@@ -141,7 +187,7 @@ fn judge(scene: &Scene, compared: &Compared) -> Hypothesis {
         } else {
             let what = differing(scene, left, right);
             (
-                format!("at {place} {} was expected to equal {}{what}", left.named(), right.named()),
+                format!("at {place} {} was expected to equal {}{what}{held}", left.named(), right.named()),
                 Confidence::Medium,
                 "both values are recorded; which of the two is right they do not say".to_owned(),
             )
@@ -155,8 +201,8 @@ fn judge(scene: &Scene, compared: &Compared) -> Hypothesis {
             "!=" => "equals",
             "<" => "is not below",
             ">" => "is not above",
-            "<=" => "is above",
-            _ => "is below",
+            "<=" => "is not at most",
+            _ => "is not at least",
         };
         (
             format!("at {place} {} {negated} {}", left.named(), right.named()),
@@ -164,7 +210,11 @@ fn judge(scene: &Scene, compared: &Compared) -> Hypothesis {
             "both values are recorded; which of the two is wrong they do not say".to_owned(),
         )
     };
-    Hypothesis { text, confidence, because, evidence }
+    // Long values are cut in the middle, and then only what pytest itself says of them is known.
+    let confidence =
+        if is_cut(&left.value) || is_cut(&right.value) { confidence.max(Confidence::Medium) } else { confidence };
+    let claims = vec![Claim::Said(left.value.clone()), Claim::Said(right.value.clone())];
+    Hypothesis { text, confidence, because, evidence, claims }
 }
 
 /// What a side was computed from: the values of the names in it, and pytest's "where" lines.
@@ -222,7 +272,8 @@ fn differing(scene: &Scene, left: &Side, right: &Side) -> String {
         return found;
     }
     let (a, b) = (left.value.trim_matches(['\'', '"']), right.value.trim_matches(['\'', '"']));
-    if left.value.starts_with(['\'', '"']) && right.value.starts_with(['\'', '"']) {
+    let is_text = |value: &str| value.starts_with(['\'', '"']) && !is_cut(value);
+    if is_text(&left.value) && is_text(&right.value) {
         let squeezed = |text: &str| text.split_whitespace().collect::<String>().replace("\\n", "").replace("\\t", "");
         if a.to_lowercase() == b.to_lowercase() {
             return "; they differ only in case".to_owned();
@@ -259,8 +310,8 @@ fn only_order(left: &str, right: &str) -> Option<usize> {
 fn unordered_source(at: At, side: &Side) -> Option<String> {
     let expression = side.expression.as_ref()?;
     let source = at.frame.source.as_ref()?;
-    let assigned =
-        super::reading::assigned(source.first, &source.lines, at.frame.line, expression).map(|(_, value)| value);
+    let assigned = super::reading::surely_assigned(source.first, &source.lines, at.frame.line, expression);
+    let assigned = assigned.map(|(_, value)| value);
     let made = assigned.unwrap_or_else(|| expression.clone());
     pattern!(r"\bset\(|\{|\.keys\(|\.values\(|\.items\(|listdir\(|glob\(|iterdir\(|scandir\(|as_completed\(|\bvars\(")
         .is_match(&made)
@@ -308,7 +359,13 @@ fn truth(scene: &Scene) -> Option<Hypothesis> {
     Some(Hypothesis {
         text: format!("`{}` was not true at {}{shown}{with}", brief(&condition), at.place()),
         confidence: if values.is_empty() { Confidence::Low } else { Confidence::Medium },
-        because: "these are the recorded values of what it is made of".to_owned(),
+        because: if values.is_empty() {
+            "the statement is what failed; no values of it are recorded"
+        } else {
+            "these are the recorded values of what it is made of"
+        }
+        .to_owned(),
         evidence,
+        claims: Vec::new(),
     })
 }

@@ -58,6 +58,7 @@ pub(crate) fn changed(scene: &Scene) -> Option<Hypothesis> {
                     format!("the file is one of {} that changed", others + 1)
                 },
                 evidence,
+                claims: Vec::new(),
             });
         }
     }
@@ -74,6 +75,7 @@ pub(crate) fn changed(scene: &Scene) -> Option<Hypothesis> {
             at.fact(format!("`{}`", brief(&at.statement()))),
             Fact::told(format!("changed: {}", brief(&scene.around.changed.join(", ")))),
         ],
+        claims: Vec::new(),
     })
 }
 
@@ -161,11 +163,12 @@ pub(crate) fn flaky(scene: &Scene) -> Option<Hypothesis> {
         if sources.is_empty() { String::new() } else { format!("; in its frames there is {}", sources.join(", ")) };
     Some(Hypothesis {
         text: format!(
-            "the test is flaky: it passed {} and failed {} times on the same code, so the cause is not the last change but time, order, or what is shared{with}",
+            "the test is flaky: it passed {} and failed {} times on the same code, so the code alone does not decide it: look at time, order, and what is shared{with}",
             tries.passed, tries.failed
         ),
         confidence: if tries.passed + tries.failed >= 3 { Confidence::High } else { Confidence::Medium },
         because: "the code's hash was the same".to_owned(),
         evidence,
+        claims: Vec::new(),
     })
 }

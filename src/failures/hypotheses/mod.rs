@@ -5,6 +5,7 @@
 //! hands in what may be read ([`Around::files`]), what changed and how the test did before.
 
 pub(crate) mod calls;
+pub(crate) mod claims;
 mod comparing;
 mod history;
 pub(crate) mod names;
@@ -18,7 +19,11 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::record::{Evidence, Relation};
+use super::{
+    environment::Packages,
+    record::{Evidence, Relation},
+};
+pub use claims::Claim;
 pub(crate) use reading::{At, Scene};
 
 /// More of them than anybody tries out.
@@ -33,6 +38,9 @@ pub struct Hypothesis {
     /// Why it is believed that much.
     pub because: String,
     pub evidence: Vec<Fact>,
+    /// What it says, so that it can be checked.
+    #[serde(skip)]
+    pub claims: Vec<Claim>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
@@ -86,19 +94,36 @@ pub struct Around<'a> {
     /// The failure's id, for targets such as `failure:ID#2`.
     pub id: &'a str,
     pub nodeid: &'a str,
-    pub cwd: Option<&'a str>,
+    /// The project's root.
+    pub root: Option<&'a str>,
+    /// Versions of Python and of what was installed.
+    pub python: Option<&'a str>,
+    pub packages: Option<&'a Packages>,
     /// Files that differed from the commit in the run that failed.
     pub changed: &'a [String],
     pub between: Option<&'a Between>,
     pub tries: Option<Tries>,
     /// The present text of a file of the project, by the name that frames have. None for what must not or cannot be read.
     pub files: &'a (dyn Fn(&str) -> Option<String> + Sync),
+    /// Whether an absolute path leads to something now. None for what must not be looked at.
+    pub exists: &'a (dyn Fn(&str) -> Option<bool> + Sync),
 }
 
 impl<'a> Around<'a> {
     /// Nothing is known but the failure.
     pub fn nothing(id: &'a str, nodeid: &'a str) -> Self {
-        Self { id, nodeid, cwd: None, changed: &[], between: None, tries: None, files: &|_| None }
+        Self {
+            id,
+            nodeid,
+            root: None,
+            python: None,
+            packages: None,
+            changed: &[],
+            between: None,
+            tries: None,
+            files: &|_| None,
+            exists: &|_| None,
+        }
     }
 }
 
@@ -151,8 +176,9 @@ pub fn hypotheses(evidence: &Evidence, around: &Around) -> Vec<Hypothesis> {
 }
 
 fn of_exception(scene: &Scene) -> Vec<Hypothesis> {
-    let readers: [fn(&Scene) -> Vec<Hypothesis>; 7] = [
+    let readers: [fn(&Scene) -> Vec<Hypothesis>; 8] = [
         pytest::hypotheses,
+        outside::syntax,
         none::hypotheses,
         calls::hypotheses,
         names::hypotheses,
@@ -160,7 +186,13 @@ fn of_exception(scene: &Scene) -> Vec<Hypothesis> {
         outside::hypotheses,
         outside::values,
     ];
-    readers.iter().map(|read| read(scene)).find(|found| !found.is_empty()).unwrap_or_default()
+    readers.iter().map(|read| standing(scene, read(scene))).find(|found| !found.is_empty()).unwrap_or_default()
+}
+
+/// Those that nothing which was recorded contradicts.
+fn standing(scene: &Scene, mut found: Vec<Hypothesis>) -> Vec<Hypothesis> {
+    found.retain_mut(|hypothesis| claims::stands(scene, hypothesis));
+    found
 }
 
 #[cfg(test)]

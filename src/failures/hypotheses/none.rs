@@ -1,9 +1,10 @@
 //! None where a value was expected: which expression was None, and outward through the frames where it came from.
 
 use super::{
-    At, Confidence, Fact, Hypothesis, Scene,
+    At, Claim, Confidence, Fact, Hypothesis, Scene,
     reading::{
-        Expression, argument_for, arguments, assigned, brief, expressions, keys_of, parameters, pattern, short_name,
+        Expression, argument_for, arguments, brief, expressions, is_cut, keys_of, parameters, pattern, short_name,
+        split_top, surely_assigned, top_level,
     },
 };
 
@@ -41,7 +42,8 @@ pub(crate) fn hypotheses(scene: &Scene) -> Vec<Hypothesis> {
             (Confidence::Medium, "the message says None, and the line has this expression where it was needed")
         }
     };
-    vec![Hypothesis { text, confidence, because: because.to_owned(), evidence }]
+    let claims = vec![Claim::Nothing { frame: at.into(), expression: nothing.expression.clone() }];
+    vec![Hypothesis { text, confidence, because: because.to_owned(), evidence, claims }]
 }
 
 pub(crate) fn nothing<'a>(scene: &Scene<'a>) -> Option<Nothing<'a>> {
@@ -49,26 +51,76 @@ pub(crate) fn nothing<'a>(scene: &Scene<'a>) -> Option<Nothing<'a>> {
     if !message.contains("NoneType") || !matches!(scene.exception.kind.as_str(), "AttributeError" | "TypeError") {
         return None;
     }
-    let at = scene.own()?;
+    // What a library says of an argument may be about another one, and this one may be meant to be None.
+    let at = scene.raised_here()?;
     let line = at.statement();
-    let all = expressions(&line);
-    let is_none = |expression: &Expression| at.value(&expression.text).is_some_and(|value| value == "None");
-    let seen = |expression: &Expression| Nothing { at, expression: expression.text.clone(), seen: true };
-    let told = |expression: &Expression| Nothing { at, expression: expression.text.clone(), seen: false };
+    if line.starts_with("raise") {
+        return None;
+    }
+    let candidates = match at.failing() {
+        Some(failing) => operands(message, failing)?,
+        None => on_line(message, &line)?,
+    };
+    let value = |expression: &String| at.value(expression);
+    if let Some(shown) = candidates.iter().find(|expression| value(expression).is_some_and(|value| value == "None")) {
+        return Some(Nothing { at, expression: shown.clone(), seen: true });
+    }
+    // Those whose values are recorded are something else.
+    let unknown: Vec<&String> = candidates.iter().filter(|expression| value(expression).is_none()).collect();
+    let [only] = unknown[..] else { return None };
+    Some(Nothing { at, expression: only.clone(), seen: false })
+}
+
+/// What in the expression that failed can have been None, by the message.
+fn operands(message: &str, failing: &str) -> Option<Vec<String>> {
+    if let Some(parts) = pattern!(r"'NoneType' object has no attribute '(\w+)'").captures(message) {
+        let (mut owner, mut rest) = top_level(failing)?;
+        if rest.starts_with('(') {
+            (owner, rest) = top_level(owner)?;
+        }
+        let is_attribute = rest.trim_start_matches('.').trim() == &parts[1];
+        return is_attribute.then(|| vec![owner.to_owned()]);
+    }
+    if message.contains("not subscriptable") || message.contains("does not support item") {
+        return top_level(failing).filter(|(_, rest)| rest.starts_with('[')).map(|(owner, _)| vec![owner.to_owned()]);
+    }
+    if message.contains("not callable") {
+        return top_level(failing).filter(|(_, rest)| rest.starts_with('(')).map(|(owner, _)| vec![owner.to_owned()]);
+    }
+    let operator =
+        pattern!(r"unsupported operand type\(s\) for ([^ :]+)|^'([^']+)' not supported between").captures(message);
+    if let Some(operator) = operator {
+        let operator = operator.get(1).or(operator.get(2))?.as_str();
+        let (left, right) = split_top(failing, operator)?;
+        // Of several operators in a row it is not known which one it was.
+        let sides = [left.trim().to_owned(), right.trim().to_owned()];
+        let is_plain = |side: &String| expressions(side).iter().any(|found| found.at == (0..side.len()));
+        return Some(sides.into_iter().filter(is_plain).collect());
+    }
+    if message.contains("not iterable") || message.contains("non-iterable NoneType") {
+        let inside = split_top(failing, "in").map(|(_, right)| right.trim().to_owned());
+        let whole = inside.unwrap_or_else(|| failing.trim().to_owned());
+        return expressions(&whole).iter().any(|found| found.at == (0..whole.len())).then(|| vec![whole]);
+    }
+    if let Some(parts) = pattern!(r"object of type 'NoneType' has no (len)\(\)").captures(message) {
+        return arguments(failing, &parts[1]);
+    }
+    None
+}
+
+/// The same for a line of which nobody recorded what failed in it: where there is no choice.
+fn on_line(message: &str, line: &str) -> Option<Vec<String>> {
+    let all = expressions(line);
     let after = |expression: &Expression| line[expression.at.end..].trim_start();
+    let texts = |found: Vec<&Expression>| found.into_iter().map(|expression| expression.text.clone()).collect();
     if let Some(parts) = pattern!(r"'NoneType' object has no attribute '(\w+)'").captures(message) {
         let attribute = format!(".{}", &parts[1]);
-        let mut receivers = all.iter().filter(|expression| {
+        let receivers = all.iter().filter(|expression| {
             after(expression)
                 .strip_prefix(&attribute)
                 .is_some_and(|rest| !rest.starts_with(|c: char| c == '_' || c.is_alphanumeric()))
         });
-        let receivers: Vec<&Expression> = receivers.by_ref().collect();
-        return receivers
-            .iter()
-            .find(|expression| is_none(expression))
-            .map(|expression| seen(expression))
-            .or_else(|| (receivers.len() == 1).then(|| told(receivers[0])));
+        return Some(texts(receivers.collect()));
     }
     let needed = if message.contains("not subscriptable") || message.contains("does not support item") {
         Some("[")
@@ -77,34 +129,24 @@ pub(crate) fn nothing<'a>(scene: &Scene<'a>) -> Option<Nothing<'a>> {
     } else {
         None
     };
-    let fits = |expression: &&Expression| needed.is_none_or(|mark| after(expression).starts_with(mark));
-    if let Some(found) = all.iter().filter(fits).find(|expression| is_none(expression)) {
-        return Some(seen(found));
+    if let Some(needed) = needed {
+        return Some(texts(all.iter().filter(|expression| after(expression).starts_with(needed)).collect()));
     }
-    // A call whose result was used: the longest form of each, and only if there is no choice.
-    let calls: Vec<&Expression> = all
-        .iter()
-        .filter(fits)
-        .filter(|expression| {
-            expression.text.ends_with(')')
-                && !all.iter().any(|other| {
-                    other.at.start == expression.at.start && other.at.end > expression.at.end && needed.is_none()
-                })
-        })
-        .filter(|expression| {
-            !all.iter().any(|other| other.at.start < expression.at.start && other.at.end >= expression.at.end)
-        })
-        .filter(|expression| {
-            !matches!(
-                expression.text.split('(').next(),
-                Some("len" | "int" | "str" | "float" | "sum" | "list" | "sorted" | "range")
-            )
-        })
-        .collect();
-    match calls[..] {
-        [only] => Some(told(only)),
-        _ => None,
+    if !message.contains("unsupported operand") && !message.contains("not supported between") {
+        return None;
     }
+    // The longest form of each, outside of brackets: what stands in a call is passed on, and may be meant to be None.
+    let outermost = all.iter().filter(|expression| {
+        !all.iter().any(|other| {
+            other.at != expression.at && other.at.start <= expression.at.start && other.at.end >= expression.at.end
+        })
+    });
+    let operates = |expression: &&Expression| {
+        let before = line[..expression.at.start].trim_end();
+        let sign = |c: char| "+-*/%<>@&|^".contains(c);
+        before.ends_with(sign) || after(expression).starts_with(sign)
+    };
+    Some(texts(outermost.filter(operates).collect()))
 }
 
 /// Where an expression's None came from, in words; what was looked at goes into the evidence.
@@ -139,13 +181,10 @@ fn whence(scene: &Scene, at: At, name: &str, whole: Whole, evidence: &mut Vec<Fa
         return None;
     }
     let (first, lines) = scene.function_lines(at);
-    if let Some((line, value)) = assigned(first, &lines, at.frame.line, name) {
+    if let Some((line, value)) = surely_assigned(first, &lines, at.frame.line, name) {
         evidence.push(at.fact_at(line, format!("{name} = {}", brief(&value))));
         if value == "None" {
-            return Some(format!(
-                "`{name}` is set to None at {}:{line} and to nothing else before the failure",
-                at.frame.file
-            ));
+            return Some(format!("`{name}` is set to None at {}:{line}", at.frame.file));
         }
         let call = if whole == Whole::Nothing { from_call(scene, at, &value, evidence) } else { None };
         let deeper = call.map(|from| format!(", and {from}")).unwrap_or_default();
@@ -200,14 +239,19 @@ fn from_call(scene: &Scene, at: At, expression: &str, evidence: &mut Vec<Fact>) 
         let owner = function.rsplit_once('.').map_or("", |(owner, _)| owner);
         let key = arguments(expression, "get")?.into_iter().next()?;
         let shown = at.value(&key).map_or_else(|| key.clone(), |value| format!("{key} = {}", brief(&value)));
-        let there = at.value(owner).and_then(|value| keys_of(&value));
+        let known = at.value(owner).filter(|value| !is_cut(value));
+        let there = known.and_then(|value| keys_of(&value));
+        let asked = at.value(&key).unwrap_or_else(|| key.clone());
+        if there.as_ref().is_some_and(|keys| keys.contains(&asked)) {
+            return Some(format!("the entry of `{owner}` for {shown} is None"));
+        }
         let keys = there.map(|keys| format!("; its keys are {}", brief(&keys.join(", ")))).unwrap_or_default();
         evidence.push(at.fact(shown.clone()));
         return Some(format!("`{owner}` has no entry for {shown}, so `get` gave None{keys}"));
     }
-    if matches!(function, "re.match" | "re.search" | "re.fullmatch")
-        || (matches!(last, "match" | "search" | "fullmatch"))
-    {
+    let owner = function.rsplit_once('.').map_or("", |(owner, _)| owner);
+    let is_pattern = owner == "re" || at.local(owner).is_some_and(|local| local.kind == "re.Pattern");
+    if is_pattern && matches!(last, "match" | "search" | "fullmatch") {
         let given = arguments(expression, last)?;
         let subject = given.last()?;
         let value = at.value(subject).unwrap_or_else(|| subject.clone());
@@ -237,7 +281,7 @@ pub(crate) fn maker<'a>(scene: &Scene<'a>, at: At<'a>, expression: &str) -> Opti
         }
         let root = expression.split(['.', '[']).next().unwrap_or(&expression).to_owned();
         let (first, lines) = scene.function_lines(at);
-        if let Some((_, value)) = assigned(first, &lines, at.frame.line, &root) {
+        if let Some((_, value)) = surely_assigned(first, &lines, at.frame.line, &root) {
             return value.ends_with(')').then_some((at, value));
         }
         let head = lines.iter().find(|line| line.trim_start().starts_with("def "))?;

@@ -1,9 +1,12 @@
 //! What comes from outside of the code or does not fit its types: files, connections, encodings, time zones, and values that cannot be worked with.
 
 use super::{
-    Confidence, Hypothesis, Scene,
-    reading::{At, brief, expressions, pattern, unquote},
+    Claim, Confidence, Fact, Hypothesis, Scene,
+    reading::{At, brief, expressions, indent, pattern, split_top, unquote},
 };
+
+/// Length of a statement that is shown whole.
+const SHORT_STATEMENT: usize = 100;
 
 pub(crate) fn hypotheses(scene: &Scene) -> Vec<Hypothesis> {
     let Some(at) = scene.own() else { return Vec::new() };
@@ -13,19 +16,52 @@ pub(crate) fn hypotheses(scene: &Scene) -> Vec<Hypothesis> {
             file(scene, at)
         }
         "UnicodeDecodeError" | "UnicodeEncodeError" => encoding(scene, at),
+        _ if is_raised_by_hand(scene) => None,
         _ if is_connection(kind, &scene.exception.message) => Some(connection(scene, at)),
-        _ if is_timeout(kind) => Some(timeout(scene, at)),
+        _ if is_timeout(kind, &scene.exception.message) => Some(timeout(scene, at)),
         _ if scene.exception.message.contains("offset-naive and offset-aware") => Some(zone(at)),
         _ => None,
     };
     found.into_iter().collect()
 }
 
+/// Whether the project's own code, or a mock, raised it itself.
+fn is_raised_by_hand(scene: &Scene) -> bool {
+    scene.raised_here().is_some_and(|at| at.statement().starts_with("raise"))
+        || scene.frame(0).is_some_and(|at| at.frame.file.ends_with("mock.py"))
+}
+
+/// Source that the compiler refused.
+pub(crate) fn syntax(scene: &Scene) -> Vec<Hypothesis> {
+    let Some(syntax) = &scene.exception.syntax else { return Vec::new() };
+    let message = brief(&scene.exception.message);
+    let version = scene.around.python.map(|version| format!(" {version}")).unwrap_or_default();
+    let is_old = pattern!(r"^print\s+[^(\s=]|^except\s+[\w.]+\s*,\s*\w+\s*:|^exec\s+[^(\s=]|^raise\s+\w+\s*,|\bur['\x22]|<>|\b\d+L\b|\b0\d+\b")
+        .is_match(&syntax.text);
+    let old = if is_old { "; the line is written for Python 2" } else { "" };
+    let line = if syntax.text.is_empty() { String::new() } else { format!(", `{}`", brief(&syntax.text)) };
+    let place = Fact {
+        frame: None,
+        file: Some(syntax.file.clone()),
+        line: Some(syntax.line),
+        what: format!("`{}`", brief(&syntax.text)),
+    };
+    let mut evidence = vec![place];
+    evidence.extend(scene.own().map(|at| at.fact(format!("`{}`", brief(&at.statement())))));
+    vec![Hypothesis {
+        text: format!("{}:{}{line}, is not valid Python{version}: {message}{old}", syntax.file, syntax.line),
+        confidence: Confidence::High,
+        because: "the compiler stopped there".to_owned(),
+        evidence,
+        claims: vec![Claim::Said(scene.exception.message.clone())],
+    }]
+}
+
 /// Values of the names on the failing line, as facts.
 fn values_on_line(at: At, most: usize) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = Vec::new();
     for expression in expressions(&at.statement()) {
-        if let Some(value) = at.value(&expression.text)
+        if let Some(value) = at.value(&expression.text).filter(|_| !matches!(expression.text.as_str(), "self" | "cls"))
             && !found.iter().any(|(name, _)| *name == expression.text)
         {
             found.push((expression.text, brief(&value)));
@@ -49,20 +85,39 @@ fn file(scene: &Scene, at: At) -> Option<Hypothesis> {
             confidence: Confidence::High,
             because: "the operating system says so of this path".to_owned(),
             evidence,
+            claims: vec![Claim::Said(path)],
         });
     }
+    let is_program = scene.frame(0).is_some_and(|at| at.frame.module.as_deref() == Some("subprocess"));
+    if is_program && !path.contains('/') {
+        return Some(Hypothesis {
+            text: format!(
+                "{place} starts the program '{path}', which is not on the PATH of the run (or its working directory is not there)"
+            ),
+            confidence: Confidence::Medium,
+            because: "subprocess raised it, for a name without a directory".to_owned(),
+            evidence,
+            claims: vec![Claim::Said(path)],
+        });
+    }
+    let absent = Claim::Path { path: path.clone(), there: false };
     if path.starts_with('/') {
         return Some(Hypothesis {
-            text: format!("'{path}' does not exist when {place} opens it"),
+            text: format!("'{path}' was not there when {place} used it"),
             confidence: Confidence::High,
             because: "the path is absolute, so the working directory plays no part".to_owned(),
             evidence,
+            claims: vec![Claim::Said(path), absent],
         });
     }
-    let cwd = scene.around.cwd;
-    evidence.extend(cwd.map(|cwd| super::Fact::told(format!("working directory of the run: {cwd}"))));
+    // Where the test was when it failed; where pytest was started says little, a test may go elsewhere.
+    let cwd = scene.evidence.cwd.as_deref();
+    evidence.extend(cwd.map(|cwd| Fact::told(format!("working directory when it failed: {cwd}"))));
     let beside = at.frame.file.rsplit_once('/').map(|(directory, _)| format!("{directory}/{path}"));
-    let elsewhere = beside.filter(|beside| scene.file(beside).is_some());
+    let elsewhere = beside.filter(|beside| {
+        scene.file(beside).is_some()
+            || scene.root().is_some_and(|root| (scene.around.exists)(&format!("{root}/{beside}")) == Some(true))
+    });
     let text = match (&elsewhere, cwd) {
         (Some(there), _) => {
             format!(
@@ -71,17 +126,18 @@ fn file(scene: &Scene, at: At) -> Option<Hypothesis> {
             )
         }
         (None, Some(cwd)) => {
-            format!("there is no '{path}' below the working directory {cwd}, where {place} looks for it")
+            format!("there was no '{path}' below the working directory {cwd}, where {place} looks for it")
         }
         (None, None) => {
-            format!("there is no '{path}' below the working directory of the run, where {place} looks for it")
+            format!("there was no '{path}' below the working directory of the test, where {place} looks for it")
         }
     };
     Some(Hypothesis {
         text,
-        confidence: if elsewhere.is_some() || cwd.is_some() { Confidence::High } else { Confidence::Medium },
-        because: "the path is relative, so it depends on where pytest was started".to_owned(),
+        confidence: if cwd.is_some() { Confidence::High } else { Confidence::Medium },
+        because: "the path is relative, so it depends on the working directory".to_owned(),
         evidence,
+        claims: vec![Claim::Said(path), absent],
     })
 }
 
@@ -97,7 +153,8 @@ fn encoding(scene: &Scene, at: At) -> Option<Hypothesis> {
     let byte = parts.get(3).map(|byte| format!("byte 0x{} ", byte.as_str())).unwrap_or_default();
     let character =
         parts.get(4).map(|character| format!("the character '{}' ", character.as_str())).unwrap_or_default();
-    let unnamed = !pattern!(r"encoding\s*=|\.(?:de|en)code\(\s*['\x22]").is_match(&at.statement());
+    let opens = pattern!(r"\b(?:open|read_text|write_text)\(").is_match(&at.statement());
+    let unnamed = opens && !pattern!(r"encoding\s*=|['\x22][rwa]?b[rwa+]?['\x22]").is_match(&at.statement());
     let default =
         if unnamed { "; the line names no encoding, so the default of the machine that runs it is taken" } else { "" };
     let text = if decoding {
@@ -116,6 +173,7 @@ fn encoding(scene: &Scene, at: At) -> Option<Hypothesis> {
         confidence: Confidence::High,
         because: "the message names codec and position".to_owned(),
         evidence,
+        claims: vec![Claim::Said(scene.exception.message.clone())],
     })
 }
 
@@ -130,8 +188,9 @@ fn is_connection(kind: &str, message: &str) -> bool {
         || message.contains("Name or service not known")
 }
 
-fn is_timeout(kind: &str) -> bool {
-    kind.contains("Timeout") || kind == "CancelledError"
+/// pytest-timeout fails a test with pytest's own exception.
+fn is_timeout(kind: &str, message: &str) -> bool {
+    kind.contains("Timeout") || (kind == "Failed" && message.starts_with("Timeout "))
 }
 
 fn connection(scene: &Scene, at: At) -> Hypothesis {
@@ -167,11 +226,11 @@ fn connection(scene: &Scene, at: At) -> Hypothesis {
                 where_from.fact(format!("{}{address}", name.map(|name| format!("{name} = ")).unwrap_or_default())),
             );
             format!(
-                "the test really connects to {address} ({}), and {what}: a service that has to be started first, or a call that should be replaced",
+                "the test connects to {address} ({}), and {what}: a service that has to be started first, or a call that should be replaced",
                 where_from.place()
             )
         }
-        None => format!("the test really connects to something at {}, and {what}", at.place()),
+        None => format!("`{}` at {} uses the network, and {what}", brief(&at.statement()), at.place()),
     };
     evidence.push(super::Fact::told(brief(message)));
     Hypothesis {
@@ -179,6 +238,7 @@ fn connection(scene: &Scene, at: At) -> Hypothesis {
         confidence: Confidence::Medium,
         because: "the message is the network's; the address is from the values of the frames".to_owned(),
         evidence,
+        claims: Vec::new(),
     }
 }
 
@@ -195,27 +255,32 @@ fn timeout(scene: &Scene, at: At) -> Hypothesis {
             .find(|local| local.name.contains("timeout") || local.name.contains("deadline"))
             .map(|local| (at, local))
     });
+    // Seen from outside of the clock that ended it.
     let waiting = scene.frames().find(|at| {
-        pattern!(r"\b(?:wait|join|get|recv|read|acquire|sleep|connect|result|select|poll)\(").is_match(&at.statement())
+        !at.frame.file.contains("pytest_timeout")
+            && pattern!(r"\b(?:wait|join|get|recv|read|acquire|sleep|connect|result|select|poll|accept)\(")
+                .is_match(&at.statement())
     });
     let mut evidence = vec![at.fact(format!("`{}`", brief(&at.statement())))];
-    let mut text = format!("{} gave up waiting at {}", at.frame.function, at.place());
+    let mut text = format!("{} had not got past {} when its time was over", at.frame.function, at.place());
+    if !at.statement().is_empty() {
+        text = format!("{text}, `{}`", brief(&at.statement()));
+    }
     if let Some(waiting) = waiting.filter(|waiting| waiting.index != at.index) {
         evidence.push(waiting.fact(format!("`{}`", brief(&waiting.statement()))));
         text = format!("{text}, inside `{}` ({})", brief(&waiting.statement()), waiting.place());
     }
     if let Some((where_from, local)) = limit {
         evidence.push(where_from.fact(format!("{} = {}", local.name, brief(&local.value))));
-        text = format!("{text}; the limit is `{}` = {}", local.name, brief(&local.value));
+        text = format!("{text}; `{}` is {}", local.name, brief(&local.value));
     }
-    if let Some(parts) = pattern!(r"(\d+(?:\.\d+)?)\s*(s|sec|seconds|ms|milliseconds)\b").captures(message) {
-        text = format!("{text}; the message says {} {}", &parts[1], &parts[2]);
-    }
+    evidence.push(Fact::told(brief(message)));
     Hypothesis {
         text,
         confidence: Confidence::Low,
         because: "that it took too long is known; what it waited for has to be looked at".to_owned(),
         evidence,
+        claims: Vec::new(),
     }
 }
 
@@ -243,71 +308,118 @@ fn zone(at: At) -> Hypothesis {
         confidence: Confidence::High,
         because: "the message says so".to_owned(),
         evidence,
+        claims: vec![Claim::Said("offset-naive and offset-aware".to_owned())],
     }
 }
 
-/// Values that an operation cannot take, and anything else that names on the failing line can explain.
+/// What is left to say of any exception: why the project's own code raised it, or which of its lines led there and with which values.
 pub(crate) fn values(scene: &Scene) -> Vec<Hypothesis> {
     let Some(at) = scene.own() else { return Vec::new() };
     let values = values_on_line(at, 4);
     let kind = scene.exception.kind.as_str();
     let message = brief(&scene.exception.message);
-    let raised = at.statement().starts_with("raise");
     let mut evidence = vec![at.fact(format!("`{}`", brief(&at.statement())))];
     evidence.extend(values.iter().map(|(name, value)| at.fact(format!("{name} = {value}"))));
-    if kind == "ZeroDivisionError" {
-        let divisor = pattern!(r"(?:/|%|//)\s*([\w.]+(?:\([^()]*\))?)")
-            .captures(&at.statement())
-            .map(|parts| parts[1].to_owned());
-        let divisor =
-            divisor.map_or_else(|| "the divisor was zero".to_owned(), |divisor| format!("`{divisor}` was zero"));
-        let with = told(&values);
-        return vec![Hypothesis {
-            text: format!("{divisor} at {}{with}", at.place()),
-            confidence: Confidence::High,
-            because: "the operation names it".to_owned(),
-            evidence,
-        }];
+    if kind == "ZeroDivisionError"
+        && let Some(divided) = divided(scene)
+    {
+        return vec![divided];
     }
-    if values.is_empty() && !raised {
+    if scene.raised_here().is_some_and(|at| at.statement().starts_with("raise")) {
+        return raised(scene, at, evidence).into_iter().collect();
+    }
+    // Of a short statement all is shown, of a long one what failed in it.
+    let statement = at.statement();
+    let what = at.failing().filter(|_| statement.len() > SHORT_STATEMENT).map_or(statement, ToOwned::to_owned);
+    if what.is_empty() {
         return Vec::new();
     }
-    if raised {
-        let condition = guard(at);
-        if let Some((line, condition)) = condition {
-            evidence.push(at.fact_at(line, format!("`{}`", brief(&condition))));
-            let named: Vec<String> = expressions(&condition)
-                .into_iter()
-                .filter_map(|found| at.value(&found.text).map(|value| format!("{} = {}", found.text, brief(&value))))
-                .take(4)
-                .collect();
-            let with = if named.is_empty() { String::new() } else { format!(", with {}", named.join(", ")) };
-            evidence.extend(named.iter().map(|value| at.fact(value.clone())));
-            return vec![Hypothesis {
-                text: format!(
-                    "{} raises {kind} itself because `{}` held at {}:{line}{with}",
-                    at.frame.function,
-                    brief(&condition),
-                    at.frame.file
-                ),
-                confidence: Confidence::Medium,
-                because: "the raise stands below that condition".to_owned(),
-                evidence,
-            }];
-        }
-        return Vec::new();
-    }
+    let by = scene.library().map(|library| format!(" in {library}")).unwrap_or_default();
     vec![Hypothesis {
-        text: format!(
-            "`{}` at {} cannot work with its values{} ({kind}: {message})",
-            brief(&at.statement()),
-            at.place(),
-            told(&values)
-        ),
+        text: format!("`{}` at {} raised {kind}{by}{}{}", brief(&what), at.place(), said(&message), told(&values)),
         confidence: Confidence::Low,
-        because: "these are the recorded values on the failing line".to_owned(),
+        because: "it is the line of the project that led there, with the recorded values on it".to_owned(),
         evidence,
+        claims: Vec::new(),
     }]
+}
+
+/// What was divided by zero.
+fn divided(scene: &Scene) -> Option<Hypothesis> {
+    let at = scene.raised_here()?;
+    let failing = at.failing().map_or_else(|| at.statement(), ToOwned::to_owned);
+    let (_, divisor) = ["//", "/", "%"].iter().find_map(|operator| split_top(&failing, operator))?;
+    let divisor = divisor.trim().trim_start_matches('=').trim().to_owned();
+    let is_plain = expressions(&divisor).iter().any(|found| found.at == (0..divisor.len()));
+    if !is_plain {
+        return None;
+    }
+    let value = at.value(&divisor);
+    let is_zero = |value: &String| value.parse::<f64>().is_ok_and(|value| value == 0.0);
+    if value.as_ref().is_some_and(|value| !is_zero(value)) {
+        return None;
+    }
+    let values = values_on_line(at, 4);
+    let mut evidence = vec![at.fact(format!("`{}`", brief(&at.statement())))];
+    evidence.extend(values.iter().map(|(name, value)| at.fact(format!("{name} = {value}"))));
+    let claims = value.map(|value| Claim::Value { frame: at.into(), expression: divisor.clone(), value });
+    Some(Hypothesis {
+        text: format!("`{divisor}` was zero at {}{}", at.place(), told(&values)),
+        confidence: Confidence::High,
+        because: "it is what the line divides by".to_owned(),
+        evidence,
+        claims: claims.into_iter().collect(),
+    })
+}
+
+/// Which condition led to a `raise` of the project's own.
+fn raised(scene: &Scene, at: At, mut evidence: Vec<Fact>) -> Option<Hypothesis> {
+    let kind = scene.exception.kind.as_str();
+    let Some((line, condition, held)) = guard(at) else {
+        // What it was raised from says more.
+        return scene.evidence.chain.is_empty().then(|| Hypothesis {
+            text: format!(
+                "{} raises {kind} itself at {}: {}",
+                at.frame.function,
+                at.place(),
+                brief(&scene.exception.message)
+            ),
+            confidence: Confidence::Low,
+            because: "the raise is the line that failed; what led to it is not on the recorded lines".to_owned(),
+            evidence,
+            claims: Vec::new(),
+        });
+    };
+    evidence.push(at.fact_at(line, format!("`{}`", brief(&condition))));
+    let named: Vec<String> = expressions(&condition)
+        .into_iter()
+        .filter_map(|found| at.value(&found.text).map(|value| format!("{} = {}", found.text, brief(&value))))
+        .take(4)
+        .collect();
+    let with = if named.is_empty() { String::new() } else { format!(", with {}", named.join(", ")) };
+    evidence.extend(named.iter().map(|value| at.fact(value.clone())));
+    let mut claims = Vec::new();
+    if held && let Some(expression) = condition.strip_suffix(" is None") {
+        claims.push(Claim::Nothing { frame: at.into(), expression: expression.trim().to_owned() });
+    }
+    let held = if held { "held" } else { "did not hold" };
+    Some(Hypothesis {
+        text: format!(
+            "{} raises {kind} itself because `{}` {held} at {}:{line}{with}: {}",
+            at.frame.function,
+            brief(&condition),
+            at.frame.file,
+            brief(&scene.exception.message)
+        ),
+        confidence: Confidence::Medium,
+        because: "the raise stands below that condition".to_owned(),
+        evidence,
+        claims,
+    })
+}
+
+fn said(message: &str) -> String {
+    if message.is_empty() { String::new() } else { format!(": {message}") }
 }
 
 fn told(values: &[(String, String)]) -> String {
@@ -317,18 +429,37 @@ fn told(values: &[(String, String)]) -> String {
     format!(", with {}", values.iter().map(|(name, value)| format!("{name} = {value}")).collect::<Vec<_>>().join(", "))
 }
 
-/// The condition that a `raise` stands below.
-fn guard(at: At) -> Option<(u32, String)> {
+/// The condition that a `raise` stands below, and whether it held there.
+fn guard(at: At) -> Option<(u32, String, bool)> {
     let source = at.frame.source.as_ref()?;
-    let index = at.frame.line.checked_sub(source.first)? as usize;
-    let deep = super::reading::indent(source.lines.get(index)?);
-    (0..index).rev().find_map(|above| {
+    let index = at.frame.statement.map_or(at.frame.line, |(first, _)| first).checked_sub(source.first)? as usize;
+    let mut deep = indent(source.lines.get(index)?);
+    let mut is_else = false;
+    for above in (0..index).rev() {
         let line = &source.lines[above];
-        let shallower = super::reading::indent(line) < deep && !line.trim().is_empty();
-        let condition = pattern!(r"^\s*(?:if|elif)\s+(.+?):\s*(?:#.*)?$").captures(line);
-        shallower
-            .then_some(())
-            .and(condition)
-            .map(|parts| (source.first + u32::try_from(above).unwrap_or(0), parts[1].to_owned()))
-    })
+        let here = indent(line);
+        if line.trim().is_empty() || line.trim_start().starts_with('#') || here > deep || (here == deep && !is_else) {
+            continue;
+        }
+        let condition = pattern!(r"^\s*(if|elif)\s+(.+?):\s*(?:#.*)?$").captures(line);
+        let number = source.first + u32::try_from(above).unwrap_or(0);
+        match condition {
+            Some(parts) if is_else && here == deep => return Some((number, parts[2].to_owned(), false)),
+            Some(parts) if !is_else => return Some((number, parts[2].to_owned(), true)),
+            _ if is_else && here < deep => return None,
+            _ if is_else => continue,
+            _ => {}
+        }
+        let head = line.trim_start();
+        if head.starts_with("else") {
+            is_else = true;
+        } else if head.starts_with("def ") || head.starts_with("async def ") || head.starts_with("class ") {
+            return None;
+        } else if !["for ", "while ", "with ", "try", "async "].iter().any(|word| head.starts_with(word)) {
+            // An `except`, or a condition over several lines.
+            return None;
+        }
+        deep = here;
+    }
+    None
 }

@@ -1,13 +1,54 @@
 //! What pytest and mock themselves say: a fixture that is not there, a patched name that does not exist, an exception that was not raised.
 
 use super::{
-    At, Confidence, Fact, Hypothesis, Scene,
+    At, Claim, Confidence, Fact, Hypothesis, Scene,
     names::module_names,
     reading::{brief, depth, indent, pattern, similar, split_top, unquote},
 };
 
 pub(crate) fn hypotheses(scene: &Scene) -> Vec<Hypothesis> {
-    fixture(scene).or_else(|| mock(scene)).or_else(|| bypass(scene)).or_else(|| raises(scene)).into_iter().collect()
+    let readers: [fn(&Scene) -> Option<Hypothesis>; 6] = [fixture, mock, bypass, raises, doctest, mismatch];
+    readers.iter().find_map(|read| read(scene)).into_iter().collect()
+}
+
+/// An example that printed something else.
+fn doctest(scene: &Scene) -> Option<Hypothesis> {
+    if !matches!(scene.exception.kind.as_str(), "DocTestFailure" | "UnexpectedException" | "MultipleDoctestFailures") {
+        return None;
+    }
+    let parts = pattern!(r"(?s)^([^\n]+?):(\d+): `(.+?)`\nExpected:\n(.*?)\nGot:\n(.*?)(?:\n\n|$)")
+        .captures(&scene.exception.message)?;
+    let (file, line) = (parts[1].to_owned(), parts[2].parse::<u32>().ok()?);
+    let (example, expected, got) = (brief(&parts[3]), brief(parts[4].trim()), brief(parts[5].trim()));
+    let expected = if expected.is_empty() { "nothing".to_owned() } else { format!("`{expected}`") };
+    let got = if got.is_empty() { "nothing".to_owned() } else { format!("`{got}`") };
+    let verb = if scene.exception.kind == "UnexpectedException" { "raised" } else { "gave" };
+    let fact = |what: String| Fact { frame: None, file: Some(file.clone()), line: Some(line), what };
+    Some(Hypothesis {
+        text: format!("the example `{example}` at {file}:{line} {verb} {got}, and {expected} is expected"),
+        confidence: Confidence::High,
+        because: "doctest shows both".to_owned(),
+        evidence: vec![fact(format!("expected: {expected}")), fact(format!("got: {got}"))],
+        claims: vec![Claim::Said(parts[5].to_owned())],
+    })
+}
+
+/// Two test files that pytest imports under one name.
+fn mismatch(scene: &Scene) -> Option<Hypothesis> {
+    if scene.exception.kind != "ImportPathMismatchError" {
+        return None;
+    }
+    let parts = pattern!(r"^\('([^']+)', '([^']+)', \w*\(?'([^']+)'\)?\)$").captures(&scene.exception.message)?;
+    Some(Hypothesis {
+        text: format!(
+            "two files are imported under the one name `{}`: {} was, and {} cannot be any more",
+            &parts[1], &parts[2], &parts[3]
+        ),
+        confidence: Confidence::High,
+        because: "pytest names both files".to_owned(),
+        evidence: vec![Fact::told(parts[2].to_owned()), Fact::told(parts[3].to_owned())],
+        claims: vec![Claim::Said(parts[2].to_owned())],
+    })
 }
 
 /// A fixture that was asked for and is not there.
@@ -20,6 +61,11 @@ pub(crate) struct MissingFixture {
 }
 
 impl MissingFixture {
+    /// Those of the project: pytest's own say nothing about it.
+    pub fn own(&self) -> Vec<&str> {
+        self.available.iter().map(String::as_str).filter(|name| !BUILTIN_FIXTURES.contains(name)).collect()
+    }
+
     pub fn near(&self) -> Option<String> {
         similar(&self.name, self.available.iter().map(String::as_str)).first().map(ToString::to_string)
     }
@@ -46,9 +92,7 @@ pub(crate) fn missing_fixture(scene: &Scene) -> Option<MissingFixture> {
 fn fixture(scene: &Scene) -> Option<Hypothesis> {
     let missing = missing_fixture(scene)?;
     let name = &missing.name;
-    // Those of pytest itself say nothing about the project.
-    let own: Vec<&str> =
-        missing.available.iter().map(String::as_str).filter(|name| !BUILTIN_FIXTURES.contains(name)).collect();
+    let own = missing.own();
     let place = Fact {
         frame: None,
         file: missing.file.clone(),
@@ -70,7 +114,9 @@ fn fixture(scene: &Scene) -> Option<Hypothesis> {
             "pytest lists the fixtures it knows here".to_owned(),
         ),
     };
-    Some(Hypothesis { text, confidence, because, evidence: vec![place, Fact::told(format!("available: {available}"))] })
+    let claims = vec![Claim::Said(format!("fixture '{name}' not found"))];
+    let evidence = vec![place, Fact::told(format!("available: {available}"))];
+    Some(Hypothesis { text, confidence, because, evidence, claims })
 }
 
 const BUILTIN_FIXTURES: &[&str] = &[
@@ -189,7 +235,11 @@ pub(crate) fn bypassed<'a>(scene: &Scene<'a>) -> Option<Bypassed<'a>> {
         };
         for at in frames.iter().filter(|at| at.index > called.index) {
             let (first, lines) = scene.function_lines(*at);
-            let Some((line, _)) = (first..).zip(&lines).find(|(_, line)| patches(line)) else { continue };
+            let Some((line, written)) = (first..).zip(&lines).find(|(_, line)| patches(line)) else { continue };
+            if written.trim_start().starts_with("with ") && !is_inside(first, &lines, line, at.frame.line) {
+                // The patch was taken back before the call.
+                continue;
+            }
             // Only what the caller holds under its own name escapes the patch.
             let text = scene.file(&caller.frame.file)?;
             let import = format!("from {module} import ");
@@ -203,6 +253,14 @@ pub(crate) fn bypassed<'a>(scene: &Scene<'a>) -> Option<Bypassed<'a>> {
         }
     }
     None
+}
+
+/// Whether a line is in the block that another one begins.
+fn is_inside(first: u32, lines: &[String], head: u32, line: u32) -> bool {
+    let (head, line) = ((head - first) as usize, (line.saturating_sub(first)) as usize);
+    let deep = indent(&lines[head]);
+    head < line
+        && lines[head + 1..=line.min(lines.len() - 1)].iter().all(|line| line.trim().is_empty() || indent(line) > deep)
 }
 
 fn bypass(scene: &Scene) -> Option<Hypothesis> {
@@ -219,6 +277,8 @@ fn bypass(scene: &Scene) -> Option<Hypothesis> {
             caller.fact(format!("`{}`", brief(&caller.statement()))),
             at.fact_at(line, format!("patches '{path}'")),
         ],
+        // The frames are the claim.
+        claims: vec![Claim::Said(scene.exception.message.clone())],
     })
 }
 
@@ -276,7 +336,9 @@ fn mock(scene: &Scene) -> Option<Hypothesis> {
             Confidence::High,
         ),
     };
-    Some(Hypothesis { text, confidence, because: "the lookup of the patched path is what failed".to_owned(), evidence })
+    let claims = vec![Claim::InModule { module: wrong.owner.clone(), name: wrong.wanted.clone(), there: false }];
+    let because = "the lookup of the patched path is what failed".to_owned();
+    Some(Hypothesis { text, confidence, because, evidence, claims })
 }
 
 /// What ran while an exception was waited for.
@@ -333,6 +395,7 @@ fn raises(scene: &Scene) -> Option<Hypothesis> {
             confidence: Confidence::High,
             because: "pytest waited for the exception and none came".to_owned(),
             evidence,
+            claims: vec![Claim::Said("DID NOT RAISE".to_owned())],
         });
     }
     let expected = pattern!(r"(?m)^\s*(?:Expected regex|Regex): (.+)$").captures(message)?;
@@ -349,5 +412,6 @@ fn raises(scene: &Scene) -> Option<Hypothesis> {
             at.fact(format!("match = {}", brief(unquote(&expected[1])))),
             at.fact(format!("message = {}", brief(&actual[1]))),
         ],
+        claims: vec![Claim::Said(expected[1].to_owned()), Claim::Said(actual[1].to_owned())],
     })
 }

@@ -74,9 +74,74 @@ impl<'a> Scene<'a> {
         (0..self.frames.len()).filter_map(|index| self.frame(index))
     }
 
-    /// The innermost frame of the project's own code.
+    /// The innermost frame of the project's own code. What pytest, a library or the interpreter does is not blamed: where nobody said what is
+    /// whose, the file has to look like the project's.
     pub fn own(&self) -> Option<At<'a>> {
-        self.frames().find(|at| at.frame.in_app).or_else(|| self.frame(0))
+        self.frames().find(|at| at.frame.in_app).or_else(|| self.frame(0).filter(|at| is_project_file(&at.frame.file)))
+    }
+
+    /// The frame that raised, if it is of the project's own code.
+    pub fn raised_here(&self) -> Option<At<'a>> {
+        self.own().filter(|at| at.index == 0)
+    }
+
+    /// The library that raised, seen from the project's own frame: its module, and which version of which package that is.
+    pub fn library(&self) -> Option<String> {
+        let raised = self.frame(0).filter(|at| self.own().is_some_and(|own| own.index > at.index))?;
+        let module = raised.frame.module.as_deref()?;
+        Some(match self.version_of(module) {
+            Some(version) => format!("`{module}` ({version})"),
+            None => format!("`{module}`"),
+        })
+    }
+
+    /// The package that a module comes in, with its version, such as `flask 3.1.2`; of the standard library the version of Python.
+    pub fn version_of(&self, module: &str) -> Option<String> {
+        let top = module.split('.').next().unwrap_or(module);
+        let file = self.evidence.modules.get(module).or_else(|| self.evidence.modules.get(top));
+        let file = file.and_then(|module| module.file.as_deref());
+        if file.is_some_and(|file| !is_installed(file) && is_library_file(file)) {
+            return self.around.python.map(|version| format!("Python {version}"));
+        }
+        if file.is_some_and(|file| !is_library_file(file)) {
+            return None;
+        }
+        let normalized = top.replace('_', "-").to_lowercase();
+        let name = crate::packages::package_of(top).map_or(normalized.clone(), ToOwned::to_owned);
+        [name, normalized].iter().find_map(|name| {
+            let version = self.around.packages?.get(name)?;
+            Some(format!("{name} {version}"))
+        })
+    }
+
+    /// The project's root, where that can be told from a file with an absolute name.
+    pub fn root(&self) -> Option<&'a str> {
+        self.around.root
+    }
+
+    /// A path as the test's process saw it.
+    pub fn absolute(&self, path: &str) -> Option<String> {
+        if path.starts_with('/') {
+            return Some(path.to_owned());
+        }
+        Some(format!("{}/{path}", self.evidence.cwd.as_deref()?.trim_end_matches('/')))
+    }
+
+    /// The source of a module as it was imported: its file, by the name that frames have, and the text. Where nobody recorded files of
+    /// modules, the place it usually has.
+    pub fn source_of(&self, module: &str) -> Option<(String, String)> {
+        let read = |file: String| self.file(&file).map(|text| (file, text));
+        if self.evidence.modules.is_empty() {
+            return files_of_module(module).into_iter().find_map(read);
+        }
+        read(self.evidence.modules.get(module)?.file.clone()?)
+    }
+
+    /// Another file of the project for a module that was imported from elsewhere.
+    pub fn unused_source_of(&self, module: &str) -> Option<(String, String)> {
+        let imported = self.evidence.modules.get(module)?.file.as_deref()?;
+        let read = |file: String| self.file(&file).map(|text| (file, text));
+        files_of_module(module).into_iter().filter(|file| file != imported).find_map(read)
     }
 
     /// The text of a file of the project, as it is now.
@@ -113,33 +178,85 @@ impl<'a> Scene<'a> {
         source.lines.iter().all(|recorded| lines.next().unwrap_or("").trim_end() == recorded.trim_end()).then_some(text)
     }
 
-    /// How a function is defined: in the frame's file, or in the module it is imported from.
+    /// How a function that a frame calls is defined, where there is no doubt which one it is: a frame of the failure is in it, it is a method of
+    /// a class that is known, or a function of the frame's file or of the module it is imported from.
     pub fn definition(&self, at: At, function: &str) -> Option<Definition> {
         let short = short_name(function);
-        for other in self.frames() {
-            if short_name(&other.frame.function) == short
+        for other in self.frames().take_while(|other| other.index < at.index) {
+            if other.frame.function == function
                 && other.frame.in_app
                 && let Some(found) =
-                    self.file(&other.frame.file).and_then(|text| define(&text, &other.frame.file, short))
+                    self.file(&other.frame.file).and_then(|text| define(&text, &other.frame.file, short, None))
             {
                 return Some(found);
             }
         }
         let text = self.file(&at.frame.file)?;
-        if let Some(found) = define(&text, &at.frame.file, short) {
-            return Some(found);
+        let Some((owner, _)) = function.rsplit_once('.') else {
+            return define(&text, &at.frame.file, short, None).or_else(|| {
+                self.imported(at, &text, short, None).find_map(|(path, text)| define(&text, &path, short, None))
+            });
+        };
+        if matches!(owner, "self" | "cls") {
+            let class = at.frame.function.rsplit('.').nth(1)?;
+            return define(&text, &at.frame.file, short, Some(class));
         }
-        let owner = function.rsplit_once('.').map(|(owner, _)| owner);
-        module_files(&text, short, owner)
-            .into_iter()
-            .find_map(|path| self.file(&path).and_then(|text| define(&text, &path, short)))
+        if let Some((module, class)) = at.local(owner).and_then(|local| local.kind.rsplit_once('.')) {
+            let (path, text) = self.source_of(module)?;
+            return define(&text, &path, short, Some(class));
+        }
+        self.imported(at, &text, short, Some(owner)).find_map(|(path, text)| define(&text, &path, short, None))
     }
+
+    /// The method of a class that a frame's file defines or imports.
+    pub fn method(&self, at: At, class: &str, name: &str) -> Option<Definition> {
+        let text = self.file(&at.frame.file)?;
+        define(&text, &at.frame.file, name, Some(class)).or_else(|| {
+            self.imported(at, &text, class, None).find_map(|(path, text)| define(&text, &path, name, Some(class)))
+        })
+    }
+
+    /// Sources of the modules that a file imports a name, or what the name is reached through, from.
+    fn imported<'s>(
+        &'s self,
+        at: At<'s>,
+        text: &str,
+        name: &str,
+        owner: Option<&str>,
+    ) -> impl Iterator<Item = (String, String)> + 's {
+        imported_from(text, name, owner).into_iter().filter_map(move |module| {
+            let package = at.frame.module.as_deref().unwrap_or_default();
+            self.source_of(&absolute_module(&module, package)?)
+        })
+    }
+}
+
+/// `.users` imported in `shop.cart` is `shop.users`.
+fn absolute_module(module: &str, from: &str) -> Option<String> {
+    let name = module.trim_start_matches('.');
+    let mut package = from;
+    for _ in 0..module.len() - name.len() {
+        package = package.rsplit_once('.')?.0;
+    }
+    Some(if name.len() == module.len() {
+        name.to_owned()
+    } else if name.is_empty() {
+        package.to_owned()
+    } else {
+        format!("{package}.{name}")
+    })
 }
 
 impl<'a> At<'a> {
     /// The failing line, with those after it as long as a bracket is open.
     pub fn statement(&self) -> String {
         let Some(source) = &self.frame.source else { return String::new() };
+        if let Some((first, last)) = self.frame.statement {
+            let begin = first.saturating_sub(source.first) as usize;
+            let count = (last.saturating_sub(first) as usize + 1).min(source.lines.len().saturating_sub(begin));
+            let lines = source.lines.iter().skip(begin).take(count).map(|line| line.trim());
+            return lines.filter(|line| !line.is_empty() && !line.starts_with('#')).collect::<Vec<_>>().join(" ");
+        }
         let begin = self.frame.line.saturating_sub(source.first) as usize;
         let mut text = String::new();
         for line in source.lines.iter().skip(begin).take(6) {
@@ -152,6 +269,11 @@ impl<'a> At<'a> {
             }
         }
         text
+    }
+
+    /// The expression that failed: what the interpreter says, else the statement if there is but one of a kind in it.
+    pub fn failing(&self) -> Option<&'a str> {
+        self.frame.expression.as_deref()
     }
 
     pub fn local(&self, name: &str) -> Option<&'a Local> {
@@ -253,6 +375,21 @@ impl Definition {
     }
 }
 
+/// The lines of a class, without its head.
+pub(crate) fn class_body(lines: &[&str], class: &str) -> Option<(usize, usize)> {
+    let heads = |line: &str| {
+        let rest = line.trim_start().strip_prefix("class ").and_then(|rest| rest.strip_prefix(class));
+        rest.is_some_and(|rest| rest.trim_start().starts_with(['(', ':']))
+    };
+    let mut found = lines.iter().enumerate().filter(|(_, line)| heads(line));
+    let (head, line) = found.next().filter(|_| found.next().is_none())?;
+    let deep = indent(line);
+    let length = lines[head + 1..]
+        .iter()
+        .take_while(|line| line.trim().is_empty() || indent(line) > deep || line.trim_start().starts_with([')', '#']));
+    Some((head + 1, head + 1 + length.count()))
+}
+
 pub(crate) fn indent(line: &str) -> usize {
     line.len() - line.trim_start().len()
 }
@@ -269,14 +406,26 @@ fn defines(line: &str, name: &str) -> bool {
     })
 }
 
-/// Finds `def name` in a file. Two of one name are told apart by nobody, so neither is taken.
-pub(crate) fn define(text: &str, file: &str, name: &str) -> Option<Definition> {
+/// Finds `def name` in a file: in a class if one is named, else as a function. Nobody tells two of one name apart, so neither is taken.
+pub(crate) fn define(text: &str, file: &str, name: &str, class: Option<&str>) -> Option<Definition> {
     let lines: Vec<&str> = text.lines().collect();
-    let mut found = lines.iter().enumerate().filter(|(_, line)| defines(line, name));
-    let (begin, first) = found.next()?;
-    if found.next().is_some() {
-        return None;
-    }
+    let all = || lines.iter().enumerate().filter(|(_, line)| defines(line, name));
+    let found: Vec<(usize, &&str)> = match class {
+        Some(class) => {
+            let (begin, end) = class_body(&lines, class)?;
+            let deep = lines[begin..end].iter().find(|line| !line.trim().is_empty()).map(|line| indent(line))?;
+            all().filter(|(at, line)| (begin..end).contains(at) && indent(line) == deep).collect()
+        }
+        None => {
+            let at_top: Vec<_> = all().filter(|(_, line)| indent(line) == 0).collect();
+            if at_top.is_empty() {
+                all().filter(|(_, line)| !pattern!(r"\(\s*(?:self|cls)\b").is_match(line)).collect()
+            } else {
+                at_top
+            }
+        }
+    };
+    let [(begin, first)] = found[..] else { return None };
     let mut head = String::new();
     let mut next = begin;
     for line in lines[begin..].iter().take(40) {
@@ -497,6 +646,31 @@ pub(crate) fn assigned(first: u32, lines: &[String], before: u32, name: &str) ->
     found
 }
 
+/// The same where there is no doubt that the value at the line came from there: nothing ends the block that the assignment stands in, or it
+/// is the only one.
+pub(crate) fn surely_assigned(first: u32, lines: &[String], before: u32, name: &str) -> Option<(u32, String)> {
+    let (number, value) = assigned(first, lines, before, name)?;
+    let at = (number - first) as usize;
+    let deep = indent(&lines[at]);
+    let between = &lines[at + 1..((before - first) as usize + 1).min(lines.len())];
+    let is_code = |line: &&String| !line.trim().is_empty() && !line.trim_start().starts_with('#');
+    if between.iter().filter(is_code).all(|line| indent(line) >= deep) {
+        return Some((number, value));
+    }
+    let other =
+        Regex::new(&format!(r"^[^#]*\b{0}\b[^=!<>#()]*(?:=[^=]|:=)|\b(?:as|for)\s[^#]*\b{0}\b", regex::escape(name)))
+            .ok()?;
+    let written = lines.iter().enumerate().filter(|(index, line)| *index != at && other.is_match(line)).count();
+    let is_parameter = lines.first().is_some_and(|line| {
+        (line.trim_start().starts_with("def ") || line.trim_start().starts_with("async def ")) && has_word(line, name)
+    });
+    (written == 0 && !is_parameter).then_some((number, value))
+}
+
+fn has_word(line: &str, name: &str) -> bool {
+    tokens(line).iter().any(|token| token.kind == Kind::Name && &line[token.at.clone()] == name)
+}
+
 /// One field out of the text of a value: `mail=None` in `<User object name='Bob' mail=None>` or `User(name='Bob', mail=None)`.
 pub(crate) fn field_of(value: &str, name: &str) -> Option<String> {
     let words = tokens(value);
@@ -508,6 +682,15 @@ pub(crate) fn field_of(value: &str, name: &str) -> Option<String> {
     let rest = &value[at..];
     let mut level = 0;
     let mut end = rest.len();
+    if rest.starts_with('<') {
+        // The text of an object has blanks in it.
+        let mut open = 0;
+        let closes = rest.char_indices().find(|(_, c)| {
+            open += i32::from(*c == '<') - i32::from(*c == '>');
+            open == 0
+        });
+        return closes.map(|(at, _)| rest[..=at].to_owned());
+    }
     for token in tokens(rest) {
         let ends = match token.kind {
             Kind::Close | Kind::Space | Kind::Newline => true,
@@ -559,8 +742,8 @@ pub(crate) fn length_of(value: &str) -> Option<usize> {
     (!inside.contains('…') && !inside.contains("...")).then(|| split_arguments(inside).len())
 }
 
-/// Files that a module named in a file's imports can be in, for a name imported from it or a module the name is reached through.
-fn module_files(text: &str, name: &str, owner: Option<&str>) -> Vec<String> {
+/// The modules that a file imports a name from, or that it is reached through, as they are written.
+fn imported_from(text: &str, name: &str, owner: Option<&str>) -> Vec<String> {
     static FROM: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(r"(?m)^\s*from\s+([\w.]+)\s+import\s+(\([^)]*\)|[^\n#]+)").expect("it is a pattern")
     });
@@ -587,7 +770,38 @@ fn module_files(text: &str, name: &str, owner: Option<&str>) -> Vec<String> {
             modules.push(parts[1].to_owned());
         }
     }
-    modules.iter().flat_map(|module| files_of_module(module)).collect()
+    modules
+}
+
+/// The last attribute, index or call of an expression, and what it hangs on: `a.b` and `.c`, `f(x)` and `[0]`.
+pub(crate) fn top_level(expression: &str) -> Option<(&str, &str)> {
+    let all = expressions(expression);
+    all.iter().find(|found| found.at == (0..expression.len()))?;
+    let before = all.iter().filter(|found| found.at.start == 0 && found.at.end < expression.len());
+    let end = before.map(|found| found.at.end).max()?;
+    Some((&expression[..end], &expression[end..]))
+}
+
+/// Whether a text of a value was cut, and shows only some of it.
+pub(crate) fn is_cut(value: &str) -> bool {
+    value.contains('…') || value.contains("...")
+}
+
+/// Whether a file is of an installed package.
+pub(crate) fn is_installed(file: &str) -> bool {
+    file.contains("site-packages/") || file.contains("dist-packages/")
+}
+
+/// Whether a file is of an installed package, the standard library or no file at all.
+fn is_library_file(file: &str) -> bool {
+    is_installed(file)
+        || file.starts_with('<')
+        || pattern!(r"/lib/python\d").is_match(file)
+        || file.contains("/_pytest/")
+}
+
+fn is_project_file(file: &str) -> bool {
+    !is_library_file(file)
 }
 
 pub(crate) fn files_of_module(module: &str) -> Vec<String> {
@@ -629,13 +843,23 @@ pub(crate) fn similar<'n>(wanted: &str, names: impl IntoIterator<Item = &'n str>
         .filter_map(|name| {
             let folded = strsim::damerau_levenshtein(&wanted.to_lowercase(), &name.to_lowercase());
             let same_words = length > 1 && words(wanted) == words(name);
-            let is_near = folded <= most && length.min(name.chars().count()) >= LEAST_ALIKE;
-            (is_near || same_words).then_some((if same_words { 0 } else { folded }, name))
+            // `TYPE` and `types` are different things, however alike.
+            let is_near = folded <= most
+                && length.min(name.chars().count()) >= LEAST_ALIKE
+                && is_constant(wanted) == is_constant(name);
+            // Nor is what a module keeps to itself meant by a public name, or the other way round.
+            let is_private = |name: &str| name.starts_with('_');
+            ((is_near || same_words) && is_private(wanted) == is_private(name))
+                .then_some((if same_words { 0 } else { folded }, name))
         })
         .collect();
     near.sort_unstable();
     near.dedup();
     near.into_iter().map(|(_, name)| name).collect()
+}
+
+fn is_constant(name: &str) -> bool {
+    !name.chars().any(char::is_lowercase)
 }
 
 /// What a name is made of, so that `send_mail` and `sendMail` are the same.
@@ -695,11 +919,11 @@ mod tests {
     #[test]
     fn functions_are_read_as_they_are_written() {
         let text = "class A:\n    def f(\n        self, a: dict[str, int] = {}, *rest, key=None, **more\n    ) -> int:\n        return 1\n\n    x = 2\n";
-        let found = define(text, "a.py", "f").unwrap();
+        let found = define(text, "a.py", "f", Some("A")).unwrap();
         assert_eq!(found.head(), "def f(self, a={}, *rest, key=None, **more)");
         assert_eq!(found.line, 2);
         assert_eq!(found.body.iter().filter(|line| !line.trim().is_empty()).count(), 1);
-        assert!(define("def f(): pass\ndef f(): pass\n", "a.py", "f").is_none(), "which of the two is not known");
+        assert!(define("def f(): pass\ndef f(): pass\n", "a.py", "f", None).is_none(), "which of the two is not known");
         let given = arguments("x = page(url, attempts=a or b)", "page").unwrap();
         assert_eq!(given, ["url", "attempts=a or b"]);
         let parameters = parameters("def page(url, attempts=3):");
@@ -716,7 +940,7 @@ mod tests {
 
     #[test]
     fn why_a_function_gives_none() {
-        let why = |body: &str| define(&format!("def f(a):\n{body}"), "a.py", "f").unwrap().gives_none();
+        let why = |body: &str| define(&format!("def f(a):\n{body}"), "a.py", "f", None).unwrap().gives_none();
         assert!(why("    x = 1\n").unwrap().contains("no return statement"));
         assert!(why("    for i in a:\n        if i:\n            return i\n").unwrap().contains("end can be reached"));
         assert!(why("    if a:\n        return None\n    return 1\n").unwrap().contains("`return None`"));

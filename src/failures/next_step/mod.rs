@@ -11,8 +11,11 @@ use serde::Serialize;
 
 use super::{
     hypotheses::{
-        Around, At, Confidence, Scene, calls, names, none, pytest,
-        reading::{brief, define, expressions, indent, keys_of, short_name, similar, split_top, unquote},
+        Around, At, Claim, Confidence, Scene, calls, names, none, pytest,
+        reading::{
+            brief, define, expressions, files_of_module, indent, keys_of, short_name, similar, split_top, top_level,
+            unquote,
+        },
     },
     record::{Evidence, Frozen},
 };
@@ -30,6 +33,9 @@ pub struct NextStep {
     pub evaluate: Option<Evaluate>,
     /// How sure it is that this is the thing to do.
     pub confidence: Confidence,
+    /// What has to be so for it to be of use.
+    #[serde(skip)]
+    pub claims: Vec<Claim>,
 }
 
 /// Something to run in the frozen failure.
@@ -50,8 +56,8 @@ impl Evaluate {
     }
 }
 
-/// None when the evidence has neither a line nor a value to go on with.
-pub fn next_step(evidence: &Evidence, around: &Around) -> Option<NextStep> {
+/// The best first: those that nothing which was recorded speaks against. None when the evidence has neither a line nor a value to go on with.
+pub fn next_steps(evidence: &Evidence, around: &Around) -> Vec<NextStep> {
     let scene = Scene::new(evidence, around);
     let steps: [fn(&Scene) -> Option<NextStep>; 11] = [
         wrong_fixture,
@@ -66,11 +72,19 @@ pub fn next_step(evidence: &Evidence, around: &Around) -> Option<NextStep> {
         missing_file,
         look,
     ];
-    steps.iter().find_map(|step| step(&scene))
+    let found = steps.iter().filter_map(|step| step(&scene));
+    found.filter(|step| !step.claims.iter().any(|claim| claim.recorded(&scene) == Some(false))).collect()
 }
 
 fn with_diff(text: String, diff: Option<String>, confidence: Confidence) -> NextStep {
-    NextStep { text, diff, evaluate: None, confidence }
+    NextStep { text, diff, evaluate: None, confidence, claims: Vec::new() }
+}
+
+/// A step that evaluates something, which the frame has to know all names of.
+fn to_evaluate(scene: &Scene, at: At, text: String, code: &str, confidence: Confidence) -> Option<NextStep> {
+    let evaluate = evaluate(scene, at, code)?;
+    let claims = vec![Claim::Runs { frame: at.into(), code: code.to_owned() }];
+    Some(NextStep { text, diff: None, evaluate: Some(evaluate), confidence, claims })
 }
 
 fn evaluate(scene: &Scene, at: At, code: &str) -> Option<Evaluate> {
@@ -86,16 +100,23 @@ fn wrong_fixture(scene: &Scene) -> Option<NextStep> {
     let missing = pytest::missing_fixture(scene)?;
     let name = &missing.name;
     let Some(near) = missing.near() else {
+        let own = missing.own();
+        let or = if own.is_empty() {
+            String::new()
+        } else {
+            format!(", or ask for one of those there are: {}", brief(&own.join(", ")))
+        };
         let text = format!(
-            "define a fixture `{name}` in this test's module or in a conftest.py at or above its directory, or ask for one of those there are: {}",
-            brief(&missing.available.join(", "))
+            "define a fixture `{name}` in this test's module or in a conftest.py at or above its directory{or}"
         );
         return Some(with_diff(text, None, Confidence::Medium));
     };
     let diff = missing.file.as_ref().and_then(|file| {
         let text = scene.file(file)?;
         let function = scene.around.nodeid.rsplit("::").next()?.split('[').next()?;
-        let defined = define(&text, file, function)?;
+        let class =
+            scene.around.nodeid.rsplit("::").nth(1).filter(|class| !class.contains('/') && !class.ends_with(".py"));
+        let defined = define(&text, file, function, class)?;
         // Where pytest says the test begins, a decorator may stand.
         let far = missing.line.is_some_and(|line| defined.line.abs_diff(line) > 20);
         let mut edits = Edits::of(file, &text);
@@ -118,18 +139,12 @@ fn wrong_mock_path(scene: &Scene) -> Option<NextStep> {
     let wrong = pytest::wrong_path(scene)?;
     let at = scene.own()?;
     let Some(near) = wrong.near() else {
-        let module = scene.file(&at.frame.file).is_some();
-        let code = format!(
-            "import {0}; [name for name in dir({0}) if not name.startswith('_')]",
-            if wrong.owner.is_empty() { "sys" } else { &wrong.owner }
-        );
+        if wrong.owner.is_empty() {
+            return None;
+        }
+        let code = format!("import {0}; [name for name in dir({0}) if not name.startswith('_')]", wrong.owner);
         let text = format!("patch the name where it is looked up: see what `{}` really has", wrong.owner);
-        return Some(NextStep {
-            text,
-            diff: None,
-            evaluate: evaluate(scene, at, &code).filter(|_| module || !wrong.owner.is_empty()),
-            confidence: Confidence::Medium,
-        });
+        return to_evaluate(scene, at, text, &code, Confidence::Medium);
     };
     let old = if wrong.owner.is_empty() { wrong.wanted.clone() } else { format!("{}.{}", wrong.owner, wrong.wanted) };
     let new = if wrong.owner.is_empty() { near.clone() } else { format!("{}.{near}", wrong.owner) };
@@ -158,13 +173,21 @@ fn missing_import(scene: &Scene) -> Option<NextStep> {
     if scene.exception.kind != "NameError" {
         return None;
     }
-    let at = scene.own()?;
+    let at = scene.raised_here()?;
     let wanted = names::missing_name(&scene.exception.message)?;
     if let Some(near) = names::near_name(scene, at, wanted) {
         let diff = edit_line(scene, at, |line| Some(replace_names(line, wanted, &near)));
-        return Some(with_diff(format!("`{wanted}` at {} is probably `{near}`", at.place()), diff, Confidence::High));
+        let claims = vec![Claim::Name { frame: at.into(), name: near.clone(), there: true }];
+        let step = with_diff(format!("`{wanted}` at {} is probably `{near}`", at.place()), diff, Confidence::Medium);
+        return Some(NextStep { claims, ..step });
     }
     let statement = import_of(wanted)?;
+    // A module cannot be called, and its import would not help.
+    let line = at.statement();
+    let called = expressions(&line).iter().any(|found| found.text == wanted && line[found.at.end..].starts_with('('));
+    if called && statement.starts_with("import ") {
+        return None;
+    }
     let diff = scene.unchanged(at).and_then(|text| {
         let mut edits = Edits::of(&at.frame.file, &text);
         let place = imports::place_for(edits.lines(), &statement);
@@ -186,8 +209,16 @@ fn wrong_import(scene: &Scene) -> Option<NextStep> {
         super::hypotheses::reading::pattern!(r"cannot import name '(\w+)' from '([\w.]+)'").captures(message)
     {
         let (wanted, module) = (&parts[1], &parts[2]);
+        if let Some((file, _)) = scene.unused_source_of(module) {
+            return Some(with_diff(import_this(module, &file), None, Confidence::Medium));
+        }
         let there = names::module_names(scene, module);
-        let near = (*similar(wanted, there.iter().map(String::as_str)).first()?).to_owned();
+        let Some(near) = similar(wanted, there.iter().map(String::as_str)).first().map(ToString::to_string) else {
+            let statement = import_of(wanted).filter(|statement| !statement.contains(&format!("from {module} ")))?;
+            let version = scene.version_of(module).filter(|version| version.starts_with("Python "))?;
+            let text = format!("use `{statement}` at {}: `{module}` of {version} has no `{wanted}`", at.place());
+            return Some(with_diff(text, None, Confidence::Medium));
+        };
         let diff = scene.unchanged(at).and_then(|text| {
             let mut edits = Edits::of(&at.frame.file, &text);
             if edits.lines().iter().any(|line| has_name(line, &near)) {
@@ -199,30 +230,63 @@ fn wrong_import(scene: &Scene) -> Option<NextStep> {
             }
             edits.diff()
         });
-        return Some(with_diff(
-            format!("import `{near}` from `{module}` instead of `{wanted}`"),
-            diff,
-            Confidence::High,
-        ));
+        let claims = vec![Claim::InModule { module: module.to_owned(), name: near.clone(), there: true }];
+        let step =
+            with_diff(format!("import `{near}` from `{module}` instead of `{wanted}`"), diff, Confidence::Medium);
+        return Some(NextStep { claims, ..step });
     }
     let parts = super::hypotheses::reading::pattern!(r"No module named '([\w.]+)'").captures(message)?;
     let module = &parts[1];
-    if let Some((package, _)) = module.rsplit_once('.')
-        && let Some(near) = names::near_module(scene, package, module)
-    {
-        let diff =
-            edit_line(scene, at, |line| (line.matches(module).count() == 1).then(|| line.replacen(module, &near, 1)));
-        return Some(with_diff(format!("import `{near}` instead of `{module}`"), diff, Confidence::High));
+    if message.contains("is not a package") {
+        return None;
     }
-    let top = module.split('.').next().unwrap_or(module);
-    let text = if module.contains('.') {
-        format!("see which modules the package `{top}` has now; `{module}` is not one of them")
-    } else {
+    if let Some((package, last)) = module.rsplit_once('.') {
+        if let Some(near) = names::near_module(scene, package, module) {
+            let diff = edit_line(scene, at, |line| {
+                (line.matches(module).count() == 1).then(|| line.replacen(module, &near, 1))
+            });
+            return Some(with_diff(format!("import `{near}` instead of `{module}`"), diff, Confidence::Medium));
+        }
+        if let Some((file, _)) = scene.unused_source_of(package) {
+            return Some(with_diff(import_this(package, &file), None, Confidence::Medium));
+        }
+        let version = scene.version_of(package).map(|version| format!(" of {version}")).unwrap_or_default();
+        let text = format!("find out what became of `{last}`: the package `{package}`{version} has no such module");
+        return Some(with_diff(text, None, Confidence::Low));
+    }
+    let own = files_of_module(module).into_iter().find(|file| scene.file(file).is_some());
+    let without = names::installed_without(scene, module);
+    let text = if let Some(installed) = without.filter(|_| own.is_none() && !names::is_removed(scene, module)) {
+        let name = installed.split(' ').next().unwrap_or_default();
         format!(
-            "install what `{module}` comes in for the interpreter that runs the tests, or put its directory on sys.path (pytest's `pythonpath` setting)"
+            "install a version of {name} that has `{module}`, or replace it at {}: {installed} does not have it",
+            at.place()
         )
+    } else if let Some(file) = own {
+        let directory = if file.starts_with("src/") { "src" } else { "." };
+        format!(
+            "install the project for the interpreter that runs the tests (`pip install -e .`), or set pytest's `pythonpath = {directory}`"
+        )
+    } else if names::is_removed(scene, module) {
+        format!("replace `{module}` at {}, or run the tests with an older Python", at.place())
+    } else {
+        let package = crate::packages::package_of(module);
+        match package {
+            Some(package) => format!("install {package} for the interpreter that runs the tests"),
+            None => format!(
+                "install what `{module}` comes in for the interpreter that runs the tests, or put its directory on sys.path (pytest's `pythonpath` setting)"
+            ),
+        }
     };
     Some(with_diff(text, None, Confidence::Medium))
+}
+
+/// The project has a module, and another one of that name was imported.
+fn import_this(module: &str, file: &str) -> String {
+    let directory = if file.starts_with("src/") { "src" } else { "." };
+    format!(
+        "decide which `{module}` is to be tested: `pip install -e .` or pytest's `pythonpath = {directory}` makes it {file}"
+    )
 }
 
 fn changed_signature(scene: &Scene) -> Option<NextStep> {
@@ -273,19 +337,21 @@ fn changed_signature(scene: &Scene) -> Option<NextStep> {
             Confidence::High,
         ));
     }
-    let function = expressions(&at.statement())
-        .into_iter()
-        .map(|found| found.text)
-        .find(|text| short_name(text) == short)
-        .unwrap_or(short);
+    let called =
+        at.failing().and_then(top_level).filter(|(_, rest)| rest.starts_with('(')).map(|(owner, _)| owner.to_owned());
+    let function = called.or_else(|| {
+        expressions(&at.statement()).into_iter().map(|found| found.text).find(|text| short_name(text) == short)
+    });
     let text = match head {
         Some(head) => {
             format!("bring the call at {} and {head} together: change the one that is out of date", at.place())
         }
         None => format!("compare the call at {} with the function's signature", at.place()),
     };
-    let code = format!("import inspect; inspect.signature({function})");
-    Some(NextStep { text, diff: None, evaluate: evaluate(scene, at, &code), confidence: Confidence::Medium })
+    let code = function.map(|function| format!("import inspect; inspect.signature({function})"));
+    let step = code.and_then(|code| to_evaluate(scene, at, text.clone(), &code, Confidence::Medium));
+    let runs = |step: &NextStep| step.claims.iter().all(|claim| claim.recorded(scene) != Some(false));
+    step.filter(runs).or_else(|| Some(with_diff(text, None, Confidence::Medium)))
 }
 
 fn nothing(scene: &Scene) -> Option<NextStep> {
@@ -344,7 +410,7 @@ fn nothing(scene: &Scene) -> Option<NextStep> {
         Some((owner, _)) if code == nothing.expression => format!("vars({owner})"),
         _ => code,
     };
-    Some(NextStep { text, diff: None, evaluate: evaluate(scene, where_made, &code), confidence: Confidence::Medium })
+    to_evaluate(scene, where_made, text, &code, Confidence::Medium)
 }
 
 fn wrong_attribute(scene: &Scene) -> Option<NextStep> {
@@ -352,8 +418,36 @@ fn wrong_attribute(scene: &Scene) -> Option<NextStep> {
         return None;
     }
     let at = scene.own()?;
-    let (owner, wanted, there) = names::missing_attribute(scene)?;
-    if let [near, ..] = similar(&wanted, there.iter().map(String::as_str))[..] {
+    let missing = names::missing_attribute(scene)?;
+    let names::MissingAttribute { owner, wanted, .. } = &missing;
+    if missing.there.contains(wanted) {
+        return None;
+    }
+    if let Some(file) =
+        missing.module.as_deref().and_then(|module| scene.unused_source_of(module)).map(|(file, _)| file)
+    {
+        return Some(with_diff(
+            import_this(missing.module.as_deref().unwrap_or_default(), &file),
+            None,
+            Confidence::Medium,
+        ));
+    }
+    if let Some(assigned) = names::assigned_in(scene, &missing) {
+        if !assigned.is_nose {
+            return None;
+        }
+        let diff = scene.file(&assigned.file).and_then(|text| {
+            let mut edits = Edits::of(&assigned.file, &text);
+            let index = assigned.method_line as usize - 1;
+            let line = edits.lines().get(index)?.clone();
+            edits.replace(index, replace_names(&line, &assigned.method, "setup_method"));
+            edits.diff()
+        });
+        let text =
+            format!("rename `{}` at {}:{} to `setup_method`", assigned.method, assigned.file, assigned.method_line);
+        return Some(with_diff(text, diff, Confidence::High));
+    }
+    if let Some(near) = missing.near() {
         let diff = edit_line(scene, at, |line| {
             let changed = line.replacen(&format!(".{wanted}"), &format!(".{near}"), 1);
             (line.matches(&format!(".{wanted}")).count() == 1).then_some(changed)
@@ -361,45 +455,43 @@ fn wrong_attribute(scene: &Scene) -> Option<NextStep> {
         return Some(with_diff(
             format!("use `{near}` instead of `{wanted}` at {}", at.place()),
             diff,
-            Confidence::High,
+            if missing.recorded { Confidence::High } else { Confidence::Medium },
         ));
     }
-    let line = at.statement();
-    let receiver =
-        expressions(&line).into_iter().find(|found| line[found.at.end..].starts_with(&format!(".{wanted}")))?;
-    let code = format!("[name for name in dir({}) if not name.startswith('_')]", receiver.text);
-    Some(NextStep {
-        text: format!("see what {owner} has instead of `{wanted}`"),
-        diff: None,
-        evaluate: evaluate(scene, at, &code),
-        confidence: Confidence::Medium,
-    })
+    let receiver = match (&missing.receiver, &missing.module) {
+        (Some(receiver), _) => receiver.clone(),
+        (None, Some(module)) => {
+            let line = at.statement();
+            let name = short_name(module);
+            expressions(&line)
+                .into_iter()
+                .map(|found| found.text)
+                .find(|text| text == module || short_name(text) == name)?
+        }
+        (None, None) => return None,
+    };
+    let code = format!("[name for name in dir({receiver}) if not name.startswith('_')]");
+    to_evaluate(scene, at, format!("see what {owner} has instead of `{wanted}`"), &code, Confidence::Medium)
 }
 
 fn wrong_key(scene: &Scene) -> Option<NextStep> {
     if scene.exception.kind != "KeyError" {
         return None;
     }
-    let at = scene.own()?;
+    let at = scene.raised_here()?;
     let key = unquote(&scene.exception.message).to_owned();
-    let line = at.statement();
-    let container = expressions(&line).into_iter().find(|found| line[found.at.end..].starts_with('['))?;
-    let keys = at.value(&container.text).and_then(|value| keys_of(&value)).unwrap_or_default();
+    let container = names::container(at, &at.statement())?;
+    let keys = at.value(&container).and_then(|value| keys_of(&value)).unwrap_or_default();
     if let [near, ..] = similar(&key, keys.iter().map(|there| unquote(there)))[..] {
         let diff = edit_line(scene, at, |line| {
             let quoted =
                 ['"', '\''].into_iter().find(|quote| line.matches(&format!("{quote}{key}{quote}")).count() == 1)?;
             Some(line.replacen(&format!("{quoted}{key}{quoted}"), &format!("{quoted}{near}{quoted}"), 1))
         });
-        return Some(with_diff(format!("`{}` has '{near}', not '{key}'", container.text), diff, Confidence::Medium));
+        return Some(with_diff(format!("`{container}` has '{near}', not '{key}'"), diff, Confidence::Medium));
     }
-    let text = format!("see which keys `{}` has at {}", container.text, at.place());
-    Some(NextStep {
-        text,
-        diff: None,
-        evaluate: evaluate(scene, at, &format!("list({})", container.text)),
-        confidence: Confidence::Medium,
-    })
+    let text = format!("see which keys `{container}` has at {}", at.place());
+    to_evaluate(scene, at, text, &format!("list({container})"), Confidence::Medium)
 }
 
 /// A file that is not there: what is there instead, seen from where the code looks.
@@ -413,10 +505,10 @@ fn missing_file(scene: &Scene) -> Option<NextStep> {
         path.rsplit_once('/').map_or(".", |(directory, _)| if directory.is_empty() { "/" } else { directory });
     let code = format!("import os; (os.getcwd(), os.path.exists({directory:?}) and os.listdir({directory:?}))");
     let text = format!("see where {} looks for '{path}' and what is there", at.place());
-    Some(NextStep { text, diff: None, evaluate: Some(evaluate(scene, at, &code)?), confidence: Confidence::Medium })
+    to_evaluate(scene, at, text, &code, Confidence::Medium)
 }
 
-/// What to look at in the failing frame: the side of a comparison that is computed, else what the line is made of.
+/// What to look at in the failing frame: the side of a comparison that is computed, what the failing expression hangs on, else a value on the line.
 fn look(scene: &Scene) -> Option<NextStep> {
     let at = scene.own()?;
     let line = at.statement();
@@ -427,15 +519,23 @@ fn look(scene: &Scene) -> Option<NextStep> {
         let (left, right) = split_top(condition, "==")?;
         Some(if expressions(&left).is_empty() { right } else { left })
     });
-    let code =
-        side.or(condition).filter(|code| !expressions(code).is_empty()).map(|side| side.trim().to_owned()).or_else(
-            || {
-                let all = expressions(&line);
-                all.iter().rfind(|found| at.value(&found.text).is_some()).map(|found| found.text.clone())
-            },
-        )?;
-    let text = format!("look at `{}` in frame {} ({})", brief(&code), at.index + 1, at.place());
-    Some(NextStep { text, diff: None, evaluate: Some(evaluate(scene, at, &code)?), confidence: Confidence::Low })
+    // What a name of the module is says little.
+    let is_value = |code: &String| at.value(code).is_some() || code.contains(['.', '[', '(']);
+    let hangs_on = || {
+        let failing = at.failing().filter(|_| scene.raised_here().is_some()).and_then(top_level);
+        failing.map(|(owner, _)| owner.to_owned()).filter(is_value)
+    };
+    let on_line = || {
+        let mut all = expressions(&line).into_iter().map(|found| found.text);
+        all.find(|text| at.value(text).is_some() && !matches!(text.as_str(), "self" | "cls"))
+    };
+    let candidates = [side, condition.clone(), hangs_on(), on_line()];
+    let codes = candidates.into_iter().flatten().map(|code| code.trim().to_owned());
+    codes.filter(|code| !expressions(code).is_empty()).find_map(|code| {
+        let text = format!("look at `{}` in frame {} ({})", brief(&code), at.index + 1, at.place());
+        let step = to_evaluate(scene, at, text, &code, Confidence::Low)?;
+        step.claims.iter().all(|claim| claim.recorded(scene) != Some(false)).then_some(step)
+    })
 }
 
 /// The failing line, changed, as a diff; None if nothing changes.

@@ -7,7 +7,10 @@ use crate::failures::hypotheses::tests::{DATA, read, recorded};
 
 fn of(nodeid: &str, files: &(dyn Fn(&str) -> Option<String> + Sync)) -> NextStep {
     let around = Around { files, ..Around::nothing("k3n7q2", nodeid) };
-    next_step(&recorded()[nodeid], &around).unwrap_or_else(|| panic!("there is nothing to do about {nodeid}"))
+    next_steps(&recorded()[nodeid], &around)
+        .into_iter()
+        .next()
+        .unwrap_or_else(|| panic!("there is nothing to do about {nodeid}"))
 }
 
 /// A copy of the project that is gone with the value.
@@ -172,4 +175,29 @@ fn imports_go_where_imports_are() {
     assert_eq!(place("", "import json"), 0);
     assert_eq!(import_of("pd").as_deref(), Some("import pandas as pd"));
     assert_eq!(import_of("frobnicate"), None);
+}
+
+#[test]
+fn what_a_frame_does_not_know_is_not_evaluated() {
+    let evidence = |line: &str, locals: &[&str], globals: &[&str]| -> Evidence {
+        let locals: Vec<_> =
+            locals.iter().map(|name| serde_json::json!({"name": name, "type": "int", "value": "1"})).collect();
+        serde_json::from_value(serde_json::json!({
+            "exception": {"type": "AssertionError", "message": "assert 1 == 2"},
+            "frames": [{"file": "test_a.py", "line": 2, "function": "test_a", "in_app": true, "statement": [2, 2],
+                "source": {"first": 2, "lines": [line]}, "locals": locals, "globals": globals}],
+        }))
+        .unwrap()
+    };
+    let code = |evidence: &Evidence| {
+        let around = Around::nothing("k3n7q2", "test_a.py::test_a");
+        let step = next_steps(evidence, &around).into_iter().next();
+        step.and_then(|step| step.evaluate).map(|evaluate| evaluate.code)
+    };
+    assert_eq!(code(&evidence("    assert f(a) == 2", &["a"], &["f"])).as_deref(), Some("f(a)"));
+    // `f` was deleted, or is a name of another scope.
+    assert_eq!(code(&evidence("    assert f(a) == 2", &["a"], &["len"])).as_deref(), Some("a"));
+    assert_eq!(code(&evidence("    assert [x for x in a] == 2", &["a"], &["len"])).as_deref(), Some("[x for x in a]"));
+    // Half a statement is no code.
+    assert_eq!(code(&evidence("    assert (a, [1,", &["a"], &["len"])).as_deref(), Some("a"));
 }

@@ -133,10 +133,16 @@ impl<'m> Budget<'m> {
         for (index, part) in order {
             let frame =
                 tokens_at_most(&self.wrapped(&part.title, &part.words, if part.data.is_empty() { "" } else { "\n" }));
-            let room = self.left.saturating_sub(frame).min(part.max_tokens);
+            let mut room = self.left.saturating_sub(frame).min(part.max_tokens);
             let data = shown_lines(&part.data);
             let cost = tokens_at_most(&data);
-            if frame > self.left || (cost > room && room < LEAST_PART_TOKENS) {
+            let is_needed = part.rank == 0 && self.taken.is_empty() && room < LEAST_PART_TOKENS;
+            if is_needed {
+                // What the prompt is about is never left out: it has what is kept for telling of the rest.
+                self.left += RESERVED_TOKENS / 2;
+                room = self.left.saturating_sub(frame).min(part.max_tokens);
+            }
+            if !is_needed && (frame > self.left || (cost > room && room < LEAST_PART_TOKENS)) {
                 self.left_out.push(part.title);
                 continue;
             }

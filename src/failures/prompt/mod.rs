@@ -29,6 +29,9 @@ use budget::{Budget, Part};
 pub const DEFAULT_TOKENS: usize = 4000;
 /// Less than this has no room for a failure.
 pub const LEAST_TOKENS: usize = 400;
+/// Of a prompt, what is left for the failure itself; longer instructions give way.
+const LEAST_ROOM_TOKENS: usize = 200;
+const SHORT_INSTRUCTIONS: &str = "Say what the cause is, with the evidence for it, and what to change.";
 pub const MOST_TOKENS: usize = 100_000;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -166,7 +169,10 @@ fn finish(
     let all: String = std::iter::once(id).chain(parts.iter().map(|part| part.data.as_str())).collect();
     let marker = fence::marker(&all);
     let notice = fence::notice(&marker);
-    let mut budget = Budget::new(max_tokens, &format!("# {title}\n\n{instructions}\n\n{notice}\n"), &marker);
+    let head = |instructions: &str| format!("# {title}\n\n{instructions}\n\n{notice}\n");
+    let is_tight = tokens_at_most(&head(&instructions)) + LEAST_ROOM_TOKENS > max_tokens;
+    let instructions = if is_tight { SHORT_INSTRUCTIONS.to_owned() } else { instructions };
+    let mut budget = Budget::new(max_tokens, &head(&instructions), &marker);
     budget.fill(parts);
     let (prompt, tokens_at_most, left_out) = budget.text();
     Prompt { title, style, instructions, prompt, tokens_at_most, left_out, samples }

@@ -14,6 +14,8 @@ use crate::{
 
 const MAX_FRAMES: usize = 8;
 const MAX_VALUE_CHARS: usize = 200;
+/// Of the exception, what stands before everything else.
+const FIRST_LINE_CHARS: usize = 160;
 
 fn part(title: impl Into<String>, rank: u32, max_tokens: usize, data: String) -> Part {
     Part { title: title.into(), words: String::new(), data, rank, max_tokens, keep: Keep::Beginning }
@@ -80,9 +82,13 @@ pub(super) fn of_failure(failure: &Told, style: Style) -> Vec<Part> {
 }
 
 pub(super) fn of_group(group: &ToldGroup, shown: &[&Told], style: Style) -> Vec<Part> {
-    let mut about = format!(
-        "group: {}\nwhy together: {}\nfailures: {}, seen {} times, in {} tests\n",
-        group.id,
+    let mut about = format!("group: {}\n", group.id);
+    if let Some(first) = shown.first() {
+        let _ = writeln!(about, "the first of them, {}: {}", first.id, one_line(&raised(first), FIRST_LINE_CHARS));
+    }
+    let _ = writeln!(
+        about,
+        "why together: {}\nfailures: {}, seen {} times, in {} tests",
         one_line(group.reason, 400),
         group.failures,
         group.occurrences,
@@ -125,13 +131,10 @@ pub(super) fn of_group(group: &ToldGroup, shown: &[&Told], style: Style) -> Vec<
 }
 
 fn summary(failure: &Told) -> String {
-    let evidence = failure.evidence;
-    let exception = &evidence.exception;
-    let kind = exception
-        .module
-        .as_ref()
-        .map_or_else(|| exception.kind.clone(), |module| format!("{module}.{}", exception.kind));
-    let mut text = format!("id: {}\ntest: {}\n", failure.id, one_line(failure.test, 300));
+    // What went wrong comes first: the end is what a small prompt loses.
+    let raised = raised(failure);
+    let first = one_line(&raised, FIRST_LINE_CHARS);
+    let mut text = format!("id: {}\n{first}\ntest: {}\n", failure.id, one_line(failure.test, 300));
     let status = serde_json::to_value(failure.status)
         .ok()
         .and_then(|status| status.as_str().map(ToOwned::to_owned))
@@ -147,7 +150,20 @@ fn summary(failure: &Told) -> String {
     if let Some(python) = failure.python {
         let _ = writeln!(text, "Python {}", one_line(python, 40));
     }
-    let _ = writeln!(text, "{kind}: {}", exception.message.trim_end());
+    if first != raised.trim_end() {
+        let _ = writeln!(text, "whole message:\n{}", raised.trim_end());
+    }
+    text
+}
+
+/// The exception, with its message and notes.
+fn raised(failure: &Told) -> String {
+    let exception = &failure.evidence.exception;
+    let kind = exception
+        .module
+        .as_ref()
+        .map_or_else(|| exception.kind.clone(), |module| format!("{module}.{}", exception.kind));
+    let mut text = format!("{kind}: {}\n", exception.message.trim_end());
     for note in exception.notes.iter().take(5) {
         let _ = writeln!(text, "note: {note}");
     }

@@ -6,7 +6,7 @@ use crate::failures::{
         Around, hypotheses,
         tests::{read, recorded},
     },
-    next_step::next_step,
+    next_step::next_steps,
 };
 
 const STYLES: [Style; 4] = [Style::Detailed, Style::Concise, Style::StepByStep, Style::RootCause];
@@ -29,7 +29,7 @@ fn known() -> BTreeMap<String, Known> {
         .map(|(nodeid, evidence)| {
             let around = Around { files: &read, ..Around::nothing("k3n7q2", &nodeid) };
             let hypotheses = hypotheses(&evidence, &around);
-            let next_step = next_step(&evidence, &around);
+            let next_step = next_steps(&evidence, &around).into_iter().next();
             (nodeid.clone(), Known { nodeid, evidence, hypotheses, next_step })
         })
         .collect()
@@ -231,4 +231,25 @@ fn a_group_shows_its_most_different_failures() {
     }
     let empty = ToldGroup { members: &[], ..group };
     assert!(of_group(&empty, Style::Detailed, 6000).prompt.contains("group: g1"));
+}
+
+#[test]
+fn the_smallest_prompt_has_the_exception() {
+    let mut known = known().remove("test_shop.py::test_key").unwrap();
+    known.nodeid = format!("tests/{}/test_shop.py::test_key[{}]", "deep/".repeat(30), "x".repeat(400));
+    known.evidence.exception.message = format!("'prot' {}", "and much more ".repeat(400));
+    let params: Vec<(String, String)> = (0..10).map(|n| (format!("parameter_{n}"), "y".repeat(300))).collect();
+    let mut failure = told("k3n7q2", &known, &[]);
+    failure.params = &params;
+    for style in STYLES {
+        for tokens in [0, LEAST_TOKENS, 600, 1000] {
+            let prompt = of_failure(&failure, style, tokens);
+            assert!(prompt.prompt.contains("KeyError: 'prot'"), "{style:?} {tokens}: {}", prompt.prompt);
+            let members = [failure.clone(), failure.clone()];
+            let group =
+                ToldGroup { id: "g8d0", reason: "one place", failures: 2, occurrences: 2, tests: 1, members: &members };
+            let prompt = of_group(&group, style, tokens);
+            assert!(prompt.prompt.contains("KeyError: 'prot'"), "group, {style:?} {tokens}: {}", prompt.prompt);
+        }
+    }
 }

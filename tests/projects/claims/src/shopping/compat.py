@@ -1,0 +1,1 @@
+PY2 = False
