@@ -75,7 +75,9 @@ def of_report(report: Any) -> dict[str, Any]:
     text = _printed(report)[0]
     kind = "Failed" if getattr(report, "when", None) in ("setup", "call", "teardown", "collect") else "Crashed"
     cut: list[str] = []
-    fields: dict[str, Any] = {"exception": {"type": kind, "message": _cut(text, MAX_MESSAGE_CHARS, "message", cut)}, "frames": []}
+    # The stacks of a process that crashed are not what it is known by.
+    message = text.partition("\n\n")[0] if kind == "Crashed" else text
+    fields: dict[str, Any] = {"exception": {"type": kind, "message": _cut(message, MAX_MESSAGE_CHARS, "message", cut)}, "frames": []}
     _add_report(fields, report, cut)
     return fields
 

@@ -15,7 +15,7 @@ from typing import Any, Iterator
 
 import pytest
 
-from . import facts, git_state, wire
+from . import crashes, facts, git_state, wire
 from .delivery import ANSWER_SECONDS, BATCH_SECONDS, Delivery
 from .real import real
 from .records import Records
@@ -39,6 +39,9 @@ class Reporter(Witness):
         given = os.environ.pop("PYLAIR_TEST_RUN", "")
         self.run = given if given.isalnum() and len(given) <= 32 else real.urandom(8).hex()
         self._now = _Now.of(os.environ.pop("PYLAIR_TEST_NOW", ""), config)
+        self._stacks = crashes.Stacks.given(os.environ.pop("PYLAIR_TEST_STACKS", ""))
+        # Of xdist workers, by their names.
+        self._worker_stacks: dict[str, crashes.Stacks] = {}
         env = dict(os.environ)
         if env.get("PYLAIR_HOME"):
             # A test may go to another directory.
@@ -76,6 +79,8 @@ class Reporter(Witness):
             self._git = git_state.Git(self.root)
             if self._now is not None:
                 self.config.pluginmanager.register(self._now, "pylair-now")
+            if self._stacks is not None:
+                self._stacks.listen()
         except Exception as error:
             self.give_up(error)
 
@@ -91,6 +96,24 @@ class Reporter(Witness):
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: Any, ids: Any) -> None:
         self._collected = len(ids)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Before an xdist worker is started."""
+        try:
+            stacks = crashes.Stacks.made()
+            if stacks is not None:
+                self._worker_stacks[str(node.gateway.id)] = stacks
+                node.workerinput["pylair_stacks"] = stacks.path
+        except Exception as error:
+            self.give_up(error)
+
+    def _crashed(self, report: Any) -> None:
+        """A report of a worker that died carries its stacks."""
+        stacks = self._worker_stacks.get(str(getattr(report.node.gateway, "id", "")))
+        text = stacks.read() if stacks is not None else ""
+        if text and isinstance(report.longrepr, str):
+            report.longrepr = f"{report.longrepr}\n\n{text}"
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: Any) -> None:
@@ -268,6 +291,8 @@ class Reporter(Witness):
                     self._catch_up()
                 return
             self._catch_up()
+            if report.when == "???" and "node" in report.__dict__:
+                self._crashed(report)
             if report.outcome == "failed" and CARRIED not in report.__dict__ and "node" not in report.__dict__:
                 self._held = report
             else:

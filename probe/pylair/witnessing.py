@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from . import facts, git_state
+from . import crashes, facts, git_state
 
 # Under this name a report carries what only the process that ran the test knows.
 CARRIED = "_pylair"
@@ -68,9 +68,14 @@ class Worker(Witness):
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         self._facts = facts.Facts()
+        self._stacks = crashes.Stacks.of_path(config.workerinput.get("pylair_stacks"))
         # What pytest called last, and for which test.
         self._item: Any = None
         self._call: Any = None
+
+    def pytest_sessionstart(self) -> None:
+        if self._stacks is not None:
+            self._stacks.listen()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_makereport(self, item: Any, call: Any) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
+from runs import needs
 
 
 def told(place, text, *more):
@@ -172,3 +174,37 @@ def test_expected_and_got_of_doctests_are_kept(place):
     assert "Expected:\n    a\n    c\nGot:\n    a\n    b" in message
     message = ran.failure("shop.py::shop.broken")["exception"]["message"]
     assert "`1 / 0`\nExpected:\n    1\nGot:\n    ZeroDivisionError: division by zero" in message
+
+
+@needs("xdist")
+def test_the_stack_of_a_worker_that_crashes_is_kept(place):
+    place.listen()
+    ran = place.run(place.write("import faulthandler\n\ndef test_it():\n    faulthandler._sigsegv()\n"), "-n2")
+    failure = ran.failure("test_it")
+    assert failure["exception"]["type"] == "Crashed"
+    assert "Fatal" not in failure["exception"]["message"]
+    assert "Fatal Python error: Segmentation fault" in failure["text"]
+    assert "line 4 in test_it" in failure["text"]
+
+
+def test_stacks_are_kept_before_a_timeout_ends_the_process(place):
+    place.listen()
+    # As pytest-timeout does it where signals do not reach.
+    place.write("def dump_stacks(terminal):\n    print('+++ Timeout +++')\n", "pytest_timeout.py")
+    project = place.write(
+        """
+        import os
+        import pytest_timeout
+
+        def test_it():
+            pytest_timeout.dump_stacks(None)
+            os._exit(1)
+        """
+    )
+    fd = os.memfd_create("stacks")
+    try:
+        place.run(project, "-p", "pytest_timeout", pass_fds=(fd,), PYLAIR_TEST_STACKS=str(fd))
+        stacks = os.pread(fd, 100_000, 0).decode()
+    finally:
+        os.close(fd)
+    assert "line 6 in test_it" in stacks

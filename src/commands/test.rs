@@ -2,6 +2,7 @@
 //! wait, to tell what failed where pytest could not, because a test ended its process.
 
 use std::{
+    ffi::CStr,
     fs::OpenOptions,
     io::{self, Write},
     os::{
@@ -44,6 +45,8 @@ const MAX_SETTLED_LINES: usize = 20;
 const MAX_NAME_CHARS: usize = 500;
 /// Maximum size of what is sent at once, unless a single record is larger.
 const MAX_BATCH_BYTES: usize = 1 << 20;
+/// Of the stacks of a process that crashed.
+const MAX_STACKS_BYTES: u64 = 64 << 10;
 
 /// Returns only when pytest could not be started: it ends as pytest ended.
 pub fn test(args: &TestArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
@@ -73,6 +76,10 @@ pub fn test(args: &TestArgs, surroundings: &Surroundings) -> Result<Exit, Failur
     if let Some(now) = &now {
         command.env("PYLAIR_TEST_NOW", now.0.as_raw_fd().to_string());
     }
+    let stacks = shared(c"pylair-stacks", 0).ok();
+    if let Some(stacks) = &stacks {
+        command.env("PYLAIR_TEST_STACKS", stacks.as_raw_fd().to_string());
+    }
     super::wrap::keep_signal_mask(&mut command);
     end_with_us(&mut command);
     let signals = block();
@@ -83,7 +90,12 @@ pub fn test(args: &TestArgs, surroundings: &Surroundings) -> Result<Exit, Failur
     let began = Instant::now();
     let status = wait(child, &signals)?;
     // Nothing that goes wrong here may change how the run ended.
-    let noted = now.and_then(|now| now.read().ok()).unwrap_or_default();
+    let mut noted = now.and_then(|now| now.read().ok()).unwrap_or_default();
+    noted.stacks = stacks.and_then(|stacks| read_stacks(&stacks)).unwrap_or_default();
+    if status.signal().is_some() && !noted.stacks.is_empty() {
+        // faulthandler would have.
+        let _closed = io::stderr().write_all(noted.stacks.as_bytes());
+    }
     let told = end_a_run_that_did_not(&run, status, noted, began.elapsed().as_secs_f64(), surroundings);
     // A run that never began has left nothing, and nobody knows it.
     if let Err(failure) = told
@@ -103,6 +115,25 @@ struct Now(OwnedFd);
 struct Noted {
     running: Option<String>,
     passed: Vec<String>,
+    /// As faulthandler wrote them.
+    stacks: String,
+}
+
+/// Memory that is not closed by an exec: it is for the only program that is started here.
+fn shared(name: &CStr, bytes: u64) -> io::Result<OwnedFd> {
+    let shared = rustix::fs::memfd_create(name, MemfdFlags::empty())?;
+    rustix::fs::ftruncate(&shared, bytes)?;
+    Ok(shared)
+}
+
+/// The end of the stacks: a child of a test may have crashed before.
+fn read_stacks(memory: &OwnedFd) -> Option<String> {
+    let size = u64::try_from(rustix::fs::fstat(memory).ok()?.st_size).ok()?;
+    let from = size.saturating_sub(MAX_STACKS_BYTES);
+    let mut bytes = vec![0; usize::try_from(size - from).ok()?];
+    let count = rustix::io::pread(memory, &mut bytes, from).ok()?;
+    let text = String::from_utf8_lossy(&bytes[..count]).into_owned();
+    Some(text.rfind("Fatal Python error").map_or(text.clone(), |at| text[at..].to_owned()))
 }
 
 impl Now {
@@ -111,10 +142,7 @@ impl Now {
     const BYTES: usize = Self::LOG + (256 << 10);
 
     fn new() -> io::Result<Self> {
-        // Not closed by an exec: it is for the only program that is started here.
-        let shared = rustix::fs::memfd_create(c"pylair-test", MemfdFlags::empty())?;
-        rustix::fs::ftruncate(&shared, Self::BYTES as u64)?;
-        Ok(Self(shared))
+        Ok(Self(shared(c"pylair-test", Self::BYTES as u64)?))
     }
 
     fn read(&self) -> io::Result<Noted> {
@@ -129,10 +157,10 @@ impl Noted {
         let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
         let (name, rest) = bytes.split_at(Now::NAME_BYTES.min(bytes.len()));
         let running = name.split(|byte| *byte == 0).next().filter(|name| !name.is_empty()).map(text);
-        let Some((used, names)) = rest.split_first_chunk() else { return Self { running, passed: Vec::new() } };
+        let Some((used, names)) = rest.split_first_chunk() else { return Self { running, ..Self::default() } };
         let used = (u32::from_ne_bytes(*used) as usize).min(names.len());
         let names = names[..used].split(|byte| *byte == 0).filter(|name| !name.is_empty());
-        Self { running, passed: names.map(text).collect() }
+        Self { running, passed: names.map(text).collect(), stacks: String::new() }
     }
 }
 
@@ -284,7 +312,7 @@ fn ending(run: &str, status: ExitStatus, noted: Noted, seconds: f64, how: &str) 
     if let Some(nodeid) = running {
         let message = format!("the process of pytest was ended {how} while this test ran");
         let mut record = test(&nodeid, "failed");
-        record["failure"] = json!({"exception": {"type": "Died", "message": message}});
+        record["failure"] = json!({"exception": {"type": "Died", "message": message}, "text": noted.stacks});
         records.push(record);
     }
     records.push(json!({

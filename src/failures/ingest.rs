@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use super::{
     Error,
     fingerprint::{self, Print},
+    import::crash_frames,
     record::{Began, Code, Ended, Evidence, Exception, Frame, Outcome, Phase, Record, Tested},
     view::TestDetail,
 };
@@ -169,6 +170,9 @@ fn unexplained(test: &Tested) -> Evidence {
 }
 
 fn failing(test: &Tested, subtest: &str, mut evidence: Evidence, seconds: f64) -> Failing {
+    if evidence.frames.is_empty() && matches!(evidence.exception.kind.as_str(), "Died" | "Crashed") {
+        evidence.frames = crash_frames(&evidence.text, &test.nodeid);
+    }
     bound(&mut evidence);
     let print = fingerprint::print(&test.nodeid, &evidence);
     if evidence.occurrence.is_empty() {

@@ -30,6 +30,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("complete", include_str!("../../probe/pylair/complete.py")),
     ("confine", include_str!("../../probe/pylair/confine.py")),
     ("connection", include_str!("../../probe/pylair/connection.py")),
+    ("crashes", include_str!("../../probe/pylair/crashes.py")),
     ("delivery", include_str!("../../probe/pylair/delivery.py")),
     ("descriptors", include_str!("../../probe/pylair/descriptors.py")),
     ("display", include_str!("../../probe/pylair/display.py")),

@@ -416,6 +416,25 @@ fn nothing_is_said_that_the_evidence_or_the_frozen_copy_denies() {
     assert!(evaluated >= 3, "{all:#?}");
 }
 
+#[test]
+fn the_stack_of_a_crash_is_kept_and_says_where_it_was() {
+    let Some(home) = home("the_stack_of_a_crash_is_kept_and_says_where_it_was") else { return };
+    let text = "import faulthandler\n\ndef crash():\n    faulthandler._sigsegv()\n\ndef test_it():\n    crash()\n";
+    fs::write(home.work().join("test_crash.py"), text).expect("the home is writable");
+    let told = home.run(&["test", "-q", "-p", "no:cacheprovider"]);
+    assert!(told.stderr.contains("Fatal Python error: Segmentation fault"), "it is shown all the same: {told:?}");
+    let all = explained(&home);
+    let [(test, said, shown)] = &all[..] else { panic!("{all:#?}") };
+    assert_eq!(test, "test_it");
+    assert!(
+        said.contains("the interpreter crashed in crash at test_crash.py:4: Fatal Python error: Segmentation fault"),
+        "{said}"
+    );
+    let evidence = &shown["seen"][0]["evidence"];
+    assert!(evidence["text"].as_str().is_some_and(|text| text.contains("line 7 in test_it")), "{evidence}");
+    assert_eq!(evidence["frames"][0]["function"], "crash", "{evidence}");
+}
+
 fn copy_tree(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("the home is writable");
     for entry in fs::read_dir(from).expect("the project is there").flatten() {

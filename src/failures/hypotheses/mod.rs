@@ -176,9 +176,10 @@ pub fn hypotheses(evidence: &Evidence, around: &Around) -> Vec<Hypothesis> {
 }
 
 fn of_exception(scene: &Scene) -> Vec<Hypothesis> {
-    let readers: [fn(&Scene) -> Vec<Hypothesis>; 8] = [
+    let readers: [fn(&Scene) -> Vec<Hypothesis>; 9] = [
         pytest::hypotheses,
         outside::syntax,
+        outside::died,
         none::hypotheses,
         calls::hypotheses,
         names::hypotheses,

@@ -31,6 +31,33 @@ fn is_raised_by_hand(scene: &Scene) -> bool {
         || scene.frame(0).is_some_and(|at| at.frame.file.ends_with("mock.py"))
 }
 
+/// A process that died while the test ran: where it was.
+pub(crate) fn died(scene: &Scene) -> Vec<Hypothesis> {
+    if !matches!(scene.exception.kind.as_str(), "Died" | "Crashed") {
+        return Vec::new();
+    }
+    let Some(at) = scene.own() else { return Vec::new() };
+    let fatal = scene.evidence.text.lines().find(|line| line.starts_with("Fatal Python error"));
+    let mut evidence = vec![at.fact(format!("in {}", at.frame.function))];
+    let mut text = match fatal {
+        Some(_) => format!("the interpreter crashed in {} at {}", at.frame.function, at.place()),
+        None => format!("the process was ended while {} was at {}", at.frame.function, at.place()),
+    };
+    if let Some(inner) = scene.frame(0).filter(|inner| inner.index != at.index) {
+        evidence.push(inner.fact(format!("in {}", inner.frame.function)));
+        text = format!("{text}, inside {} ({})", inner.frame.function, inner.place());
+    }
+    evidence.extend(fatal.map(Fact::told));
+    let claims = vec![Claim::Said(format!("line {} in ", at.frame.line))];
+    vec![Hypothesis {
+        text: fatal.map_or(text.clone(), |fatal| format!("{text}: {fatal}")),
+        confidence: Confidence::High,
+        because: "it is the innermost frame of the project in the stack that was left behind".to_owned(),
+        evidence,
+        claims,
+    }]
+}
+
 /// Source that the compiler refused.
 pub(crate) fn syntax(scene: &Scene) -> Vec<Hypothesis> {
     let Some(syntax) = &scene.exception.syntax else { return Vec::new() };

@@ -8,6 +8,8 @@ pub mod junit;
 pub mod reportlog;
 pub mod traceback;
 
+pub(crate) use traceback::crash_frames;
+
 use std::io::{self, BufRead, BufReader, Read};
 
 use jiff::Timestamp;

@@ -325,3 +325,23 @@ fn tracebacks_of_python_itself_are_read() {
         evidence.frames.iter().map(|frame| (frame.line, frame.function.as_str(), frame.in_app)).collect();
     assert_eq!(places, [(7, "decode", false), (3, "main", true)]);
 }
+
+#[test]
+fn the_stack_of_a_crash_is_that_of_the_thread_that_ran_the_test() {
+    let text = "Fatal Python error: Segmentation fault\n\nThread 0x00007f01 (most recent call first):\n  File \"/usr/lib/python3.13/threading.py\", line 359 in wait\n\n\
+        Current thread 0x00007f02 (most recent call first):\n  File \"/usr/lib/python3.13/ctypes/__init__.py\", line 500 in string_at\n  \
+        File \"/home/ann/shop/cart/native.py\", line 7 in total\n  File \"/home/ann/shop/tests/test_cart.py\", line 12 in test_total\n  \
+        File \"/env/lib/python3.13/site-packages/_pytest/python.py\", line 194 in pytest_pyfunc_call\n";
+    let frames = crash_frames(text, "tests/test_cart.py::test_total");
+    let told: Vec<(&str, u32, &str, bool)> =
+        frames.iter().map(|frame| (frame.file.as_str(), frame.line, frame.function.as_str(), frame.in_app)).collect();
+    assert_eq!(
+        told,
+        [
+            ("/usr/lib/python3.13/ctypes/__init__.py", 500, "string_at", false),
+            ("cart/native.py", 7, "total", true),
+            ("tests/test_cart.py", 12, "test_total", true),
+        ]
+    );
+    assert_eq!(crash_frames("nothing of the kind", "tests/test_cart.py::test_total"), []);
+}

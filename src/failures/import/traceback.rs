@@ -268,6 +268,42 @@ fn kind_of(value: &str) -> &str {
     }
 }
 
+/// The frames of a process that crashed, as faulthandler wrote them: of the thread that ran the test, innermost first.
+pub(crate) fn crash_frames(text: &str, nodeid: &str) -> Vec<Frame> {
+    let test_file = nodeid.split("::").next().unwrap_or_default();
+    let mut threads: Vec<Vec<Frame>> = Vec::new();
+    for line in text.lines() {
+        if pattern!(r"^(?:Current thread|Thread) 0x").is_match(line) {
+            threads.push(Vec::new());
+        } else if let Some(parts) = pattern!(r#"^  File "(.+)", line (\d+) in (.+)$"#).captures(line)
+            && let Some(frames) = threads.last_mut()
+            && frames.len() < MAX_FRAMES
+        {
+            let (file, function) = (parts[1].to_owned(), parts[3].to_owned());
+            let in_app = is_own(&file);
+            frames.push(Frame { file, line: parts[2].parse().unwrap_or(0), function, in_app, ..Frame::default() });
+        }
+    }
+    let suffix = format!("/{test_file}");
+    let ran = |frames: &Vec<Frame>| frames.iter().any(|frame| frame.file.ends_with(&suffix));
+    let at = threads.iter().position(ran).or(if threads.is_empty() { None } else { Some(0) });
+    let Some(at) = at else { return Vec::new() };
+    let mut frames = threads.swap_remove(at);
+    let root = frames.iter().find_map(|frame| frame.file.strip_suffix(test_file)).map(ToOwned::to_owned);
+    if let Some(root) = root.filter(|root| root.ends_with('/')) {
+        for frame in &mut frames {
+            if let Some(name) = frame.file.strip_prefix(&root) {
+                frame.file = name.to_owned();
+            }
+        }
+    }
+    // What pytest does around the test says nothing about it.
+    if let Some(last) = frames.iter().rposition(|frame| frame.in_app) {
+        frames.truncate(last + 1);
+    }
+    frames
+}
+
 fn is_own(file: &str) -> bool {
     !(file.contains("site-packages/")
         || file.contains("dist-packages/")
