@@ -185,7 +185,7 @@ pub(crate) fn free_names(code: &str) -> BTreeSet<String> {
     for (index, word) in words.iter().enumerate() {
         match (word.kind, text(index)) {
             (Kind::Keyword, "for" | "lambda" | "import" | "as") => binding = true,
-            (Kind::Keyword, _) | (Kind::Operator, ":" | ";") | (Kind::Newline, _) => binding = false,
+            (Kind::Keyword | Kind::Newline, _) | (Kind::Operator, ":" | ";") => binding = false,
             (Kind::Name, name) if binding => {
                 bound.insert(name.to_owned());
             }

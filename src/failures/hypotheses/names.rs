@@ -353,12 +353,11 @@ pub(crate) fn assigned_in(scene: &Scene, missing: &MissingAttribute) -> Option<A
         .as_deref()?
         .rsplit_once('.')
         .map_or((None, missing.class.as_deref()?), |(module, class)| (Some(module), class));
-    let (file, text) = match module {
-        Some(module) => scene.source_of(module)?,
-        None => {
-            let at = scene.own()?;
-            (at.frame.file.clone(), scene.file(&at.frame.file)?)
-        }
+    let (file, text) = if let Some(module) = module {
+        scene.source_of(module)?
+    } else {
+        let at = scene.own()?;
+        (at.frame.file.clone(), scene.file(&at.frame.file)?)
     };
     let lines: Vec<&str> = text.lines().collect();
     let mut classes = vec![class.to_owned()];
@@ -693,30 +692,29 @@ fn import(scene: &Scene) -> Option<Hypothesis> {
     let (text, confidence, because) = match module.rsplit_once('.') {
         Some((package, last)) => {
             evidence.extend(imported_from(scene, package));
-            match near_module(scene, package, module) {
-                Some(near) => (
+            if let Some(near) = near_module(scene, package, module) {
+                (
                     format!("there is no module `{module}`, which {place} imports; there is `{near}`"),
                     Confidence::High,
                     "the module's file is there, and the names differ by little".to_owned(),
-                ),
-                None => {
-                    let other = files_of_module(module).into_iter().find(|file| scene.file(file).is_some());
-                    let other = other.filter(|_| scene.evidence.modules.contains_key(package));
-                    let hint = match &other {
-                        Some(file) => format!(
-                            "; {file} of this project is that module, but the package was imported from elsewhere"
-                        ),
-                        None => String::new(),
-                    };
-                    (
-                        format!(
-                            "the package {} has no module `{last}`, which {place} imports{hint}",
-                            described(scene, package)
-                        ),
-                        if other.is_some() { Confidence::High } else { Confidence::Medium },
-                        "the message names the submodule, so the package itself was found".to_owned(),
-                    )
-                }
+                )
+            } else {
+                let other = files_of_module(module).into_iter().find(|file| scene.file(file).is_some());
+                let other = other.filter(|_| scene.evidence.modules.contains_key(package));
+                let hint = match &other {
+                    Some(file) => {
+                        format!("; {file} of this project is that module, but the package was imported from elsewhere")
+                    }
+                    None => String::new(),
+                };
+                (
+                    format!(
+                        "the package {} has no module `{last}`, which {place} imports{hint}",
+                        described(scene, package)
+                    ),
+                    if other.is_some() { Confidence::High } else { Confidence::Medium },
+                    "the message names the submodule, so the package itself was found".to_owned(),
+                )
             }
         }
         None => not_installed(scene, module, &place, &mut evidence),

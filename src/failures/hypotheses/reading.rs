@@ -410,19 +410,16 @@ fn defines(line: &str, name: &str) -> bool {
 pub(crate) fn define(text: &str, file: &str, name: &str, class: Option<&str>) -> Option<Definition> {
     let lines: Vec<&str> = text.lines().collect();
     let all = || lines.iter().enumerate().filter(|(_, line)| defines(line, name));
-    let found: Vec<(usize, &&str)> = match class {
-        Some(class) => {
-            let (begin, end) = class_body(&lines, class)?;
-            let deep = lines[begin..end].iter().find(|line| !line.trim().is_empty()).map(|line| indent(line))?;
-            all().filter(|(at, line)| (begin..end).contains(at) && indent(line) == deep).collect()
-        }
-        None => {
-            let at_top: Vec<_> = all().filter(|(_, line)| indent(line) == 0).collect();
-            if at_top.is_empty() {
-                all().filter(|(_, line)| !pattern!(r"\(\s*(?:self|cls)\b").is_match(line)).collect()
-            } else {
-                at_top
-            }
+    let found: Vec<(usize, &&str)> = if let Some(class) = class {
+        let (begin, end) = class_body(&lines, class)?;
+        let deep = lines[begin..end].iter().find(|line| !line.trim().is_empty()).map(|line| indent(line))?;
+        all().filter(|(at, line)| (begin..end).contains(at) && indent(line) == deep).collect()
+    } else {
+        let at_top: Vec<_> = all().filter(|(_, line)| indent(line) == 0).collect();
+        if at_top.is_empty() {
+            all().filter(|(_, line)| !pattern!(r"\(\s*(?:self|cls)\b").is_match(line)).collect()
+        } else {
+            at_top
         }
     };
     let [(begin, first)] = found[..] else { return None };

@@ -520,7 +520,7 @@ fn cut(value: &mut serde_json::Value, keep: usize) {
 }
 
 /// Evidence as a plugin of this version records it, made by hand: one frame in the project.
-fn observed(kind: &str, message: &str, fields: serde_json::Value) -> Evidence {
+fn observed(kind: &str, message: &str, fields: &serde_json::Value) -> Evidence {
     let mut evidence =
         serde_json::json!({"exception": {"type": kind, "message": message}, "frames": [], "text": message});
     for (name, value) in fields.as_object().unwrap() {
@@ -532,7 +532,7 @@ fn observed(kind: &str, message: &str, fields: serde_json::Value) -> Evidence {
     serde_json::from_value(evidence).unwrap()
 }
 
-fn frame(line: &str, fields: serde_json::Value) -> serde_json::Value {
+fn frame(line: &str, fields: &serde_json::Value) -> serde_json::Value {
     let mut frame = serde_json::json!({
         "file": "test_a.py", "line": 10, "function": "test_a", "module": "test_a", "in_app": true,
         "source": {"first": 10, "lines": [line]}, "statement": [10, 10],
@@ -564,8 +564,8 @@ fn what_the_source_has_elsewhere_does_not_count_as_there() {
     let evidence = observed(
         "AttributeError",
         "'TestA' object has no attribute 'G'",
-        serde_json::json!({
-            "frames": [frame("        self.G", serde_json::json!({"function": "TestA.test_a", "expression": "self.G"}))],
+        &serde_json::json!({
+            "frames": [frame("        self.G", &serde_json::json!({"function": "TestA.test_a", "expression": "self.G"}))],
             "modules": {"test_a": {"file": "test_a.py"}},
             "exception.lookup": {"name": "G", "owner": "instance", "of": "test_a.TestA", "names": ["setup", "test_a"]},
         }),
@@ -585,8 +585,8 @@ fn the_module_that_was_imported_counts_and_not_the_one_that_lies_around() {
     let evidence = observed(
         "ImportError",
         "cannot import name 'PY2' from 'click._compat' (/env/lib/python3.13/site-packages/click/_compat.py)",
-        serde_json::json!({
-            "frames": [frame("from click._compat import PY2", serde_json::json!({"function": "<module>"}))],
+        &serde_json::json!({
+            "frames": [frame("from click._compat import PY2", &serde_json::json!({"function": "<module>"}))],
             "modules": {"click._compat": {"file": "/env/lib/python3.13/site-packages/click/_compat.py"}},
             "exception.lookup": {"name": "PY2", "owner": "module", "of": "click._compat", "names": ["WIN", "open_stream"]},
         }),
@@ -601,11 +601,11 @@ fn the_module_that_was_imported_counts_and_not_the_one_that_lies_around() {
     assert!(!facts.iter().any(|fact| fact.contains("has: ") && fact.contains("PY2")), "{facts:?}");
     // Without the record it is not known which file it was, and nothing certain is said.
     let bare = Evidence {
-        modules: Default::default(),
+        modules: BTreeMap::default(),
         ..observed(
             "ImportError",
             &evidence.exception.message,
-            serde_json::json!({"frames": [frame("from click._compat import PY2", serde_json::json!({}))]}),
+            &serde_json::json!({"frames": [frame("from click._compat import PY2", &serde_json::json!({}))]}),
         )
     };
     let found = thought(&bare, &[("src/click/_compat.py", "PY2 = True\n")]);
@@ -622,12 +622,12 @@ fn a_none_that_is_meant_is_not_blamed() {
     let library = serde_json::json!({"file": "/env/lib/python3.13/site-packages/_pytest/recwarn.py", "line": 3, "function": "f", "module": "_pytest.recwarn"});
     let own = frame(
         "with pytest.warns(None) as recorder:",
-        serde_json::json!({"locals": [{"name": "x", "type": "NoneType", "value": "None"}]}),
+        &serde_json::json!({"locals": [{"name": "x", "type": "NoneType", "value": "None"}]}),
     );
     let evidence = observed(
         "TypeError",
         "exceptions must be derived from Warning, not <class 'NoneType'>",
-        serde_json::json!({"frames": [library, own]}),
+        &serde_json::json!({"frames": [library, own]}),
     );
     let found = thought(&evidence, &[]);
     assert!(!found.iter().any(|hypothesis| hypothesis.text.contains("was None")), "{found:#?}");
@@ -635,11 +635,11 @@ fn a_none_that_is_meant_is_not_blamed() {
     // On the line itself the message is about an operand, not about what a call is given.
     let own = |expression: Option<&str>| {
         let locals = serde_json::json!([{"name": "key", "type": "NoneType", "value": "None"}, {"name": "a", "type": "int", "value": "1"}]);
-        frame("    return a + find(key)", serde_json::json!({"locals": locals, "expression": expression}))
+        frame("    return a + find(key)", &serde_json::json!({"locals": locals, "expression": expression}))
     };
     for expression in [Some("a + find(key)"), None] {
         let message = "unsupported operand type(s) for +: 'int' and 'NoneType'";
-        let found = thought(&observed("TypeError", message, serde_json::json!({"frames": [own(expression)]})), &[]);
+        let found = thought(&observed("TypeError", message, &serde_json::json!({"frames": [own(expression)]})), &[]);
         assert!(found[0].text.starts_with("`find(key)` was None in"), "{}", found[0].text);
         assert_eq!(found[0].confidence, Confidence::Medium);
     }
@@ -653,7 +653,7 @@ fn pytest_itself_is_not_blamed() {
         "<frozen importlib._bootstrap>",
         "/usr/lib/python3.13/ast.py",
     ] {
-        let evidence = observed("Boom", "no", serde_json::json!({"frames": [inside(file)]}));
+        let evidence = observed("Boom", "no", &serde_json::json!({"frames": [inside(file)]}));
         assert_eq!(thought(&evidence, &[]), []);
         let around = Around::nothing("k3n7q2", "test_a.py::test_a");
         assert_eq!(crate::failures::next_step::next_steps(&evidence, &around), []);
@@ -663,11 +663,11 @@ fn pytest_itself_is_not_blamed() {
 #[test]
 fn a_path_is_looked_for_where_the_test_was() {
     let evidence = |cwd: &str| {
-        let own = frame("    open('data.csv')", serde_json::json!({}));
+        let own = frame("    open('data.csv')", &serde_json::json!({}));
         observed(
             "FileNotFoundError",
             "[Errno 2] No such file or directory: 'data.csv'",
-            serde_json::json!({"frames": [own], "cwd": cwd}),
+            &serde_json::json!({"frames": [own], "cwd": cwd}),
         )
     };
     let exists = |path: &str| Some(path == "/there/data.csv");
@@ -685,15 +685,15 @@ fn a_path_is_looked_for_where_the_test_was() {
 fn a_condition_that_did_not_hold_is_not_said_to_have() {
     let lines = ["    if a:", "        return 1", "    else:", "        raise ValueError(a)"];
     let own =
-        frame("", serde_json::json!({"line": 13, "statement": [13, 13], "source": {"first": 10, "lines": lines}}));
-    let found = thought(&observed("ValueError", "0", serde_json::json!({"frames": [own]})), &[]);
+        frame("", &serde_json::json!({"line": 13, "statement": [13, 13], "source": {"first": 10, "lines": lines}}));
+    let found = thought(&observed("ValueError", "0", &serde_json::json!({"frames": [own]})), &[]);
     assert_eq!(found[0].text, "test_a raises ValueError itself because `a` did not hold at test_a.py:10: 0");
     // An except says nothing about conditions above its try.
     let lines =
         ["    if a:", "        pass", "    try:", "        f()", "    except KeyError:", "        raise ValueError(a)"];
     let own =
-        frame("", serde_json::json!({"line": 15, "statement": [15, 15], "source": {"first": 10, "lines": lines}}));
-    let found = thought(&observed("ValueError", "0", serde_json::json!({"frames": [own]})), &[]);
+        frame("", &serde_json::json!({"line": 15, "statement": [15, 15], "source": {"first": 10, "lines": lines}}));
+    let found = thought(&observed("ValueError", "0", &serde_json::json!({"frames": [own]})), &[]);
     assert!(!found[0].text.contains("because"), "{}", found[0].text);
 }
 
@@ -735,19 +735,19 @@ fn certainty_is_earned_by_what_was_recorded() {
 fn the_compiler_and_doctest_are_quoted() {
     let syntax = serde_json::json!({"file": "old.py", "line": 3, "text": "print 'x'"});
     let message = "Missing parentheses in call to 'print'. Did you mean print(...)?";
-    let found = thought(&observed("SyntaxError", message, serde_json::json!({"exception.syntax": syntax})), &[]);
+    let found = thought(&observed("SyntaxError", message, &serde_json::json!({"exception.syntax": syntax})), &[]);
     assert_eq!(
         found[0].text,
         format!("old.py:3, `print 'x'`, is not valid Python 3.13.0: {message}; the line is written for Python 2")
     );
     let message = "shop.py:4: `total([1])`\nExpected:\n    2\nGot:\n    1";
-    let found = thought(&observed("DocTestFailure", message, serde_json::json!({})), &[]);
+    let found = thought(&observed("DocTestFailure", message, &serde_json::json!({})), &[]);
     assert_eq!(found[0].text, "the example `total([1])` at shop.py:4 gave `1`, and `2` is expected");
     let found = thought(
         &observed(
             "ModuleNotFoundError",
             "No module named 'distutils'",
-            serde_json::json!({"frames": [frame("import distutils", serde_json::json!({}))]}),
+            &serde_json::json!({"frames": [frame("import distutils", &serde_json::json!({}))]}),
         ),
         &[],
     );

@@ -114,8 +114,8 @@ fn wrong_fixture(scene: &Scene) -> Option<NextStep> {
     let diff = missing.file.as_ref().and_then(|file| {
         let text = scene.file(file)?;
         let function = scene.around.nodeid.rsplit("::").next()?.split('[').next()?;
-        let class =
-            scene.around.nodeid.rsplit("::").nth(1).filter(|class| !class.contains('/') && !class.ends_with(".py"));
+        // The part before is the file when the test has no class.
+        let class = scene.around.nodeid.rsplit("::").nth(1).filter(|class| !class.contains(['/', '.']));
         let defined = define(&text, file, function, class)?;
         // Where pytest says the test begins, a decorator may stand.
         let far = missing.line.is_some_and(|line| defined.line.abs_diff(line) > 20);

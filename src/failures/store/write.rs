@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    path::Path,
     sync::Arc,
 };
 
@@ -601,9 +602,10 @@ async fn heard(tx: &mut Tx, tests: &[i64]) -> sqlx::Result<Heard> {
             begins.insert(test, at);
         }
         // The code of a test in a document, as doctest finds it, is not Python's alone.
-        if !row.text().split("::").next().is_some_and(|file| file.ends_with(".py"))
-            && let (Some(hash), Some(other)) = (&mut code.code, code.other.take())
-        {
+        let nodeid = row.text();
+        let is_python =
+            nodeid.split("::").next().is_some_and(|file| Path::new(file).extension() == Some("py".as_ref()));
+        if !is_python && let (Some(hash), Some(other)) = (&mut code.code, code.other.take()) {
             hash.push_str(&other);
         }
         environments.extend(environment.clone());

@@ -207,9 +207,10 @@ pub(super) async fn group(
     Named(id): Named,
     Asked(query): Asked<GroupQuery>,
 ) -> Result<Response, Problem> {
-    let of = match id.contains(':') || query.project.is_some() {
-        true => chosen(&daemon, entrance, query.project.as_deref(), query.cwd).await?,
-        false => Chosen::all(),
+    let of = if id.contains(':') || query.project.is_some() {
+        chosen(&daemon, entrance, query.project.as_deref(), query.cwd).await?
+    } else {
+        Chosen::all()
     };
     let mut failures = daemon.failures.members(&id, &of).await?;
     let total = failures.len() as u64;
