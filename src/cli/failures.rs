@@ -196,8 +196,7 @@ pub struct PromptArgs {
     /// A group
     #[arg(long, value_name = "ID", conflicts_with = "id")]
     pub group_id: Option<String>,
-    /// Of a group such as `error_type:ValueError`: a project, or all; the one you are in by default
-    #[arg(long)]
+    #[arg(long, help = "Of a group such as error_type:ValueError: a project, or all; the one you are in by default")]
     pub project: Option<String>,
     #[arg(long, alias = "prompt-style", help = "detailed, concise, step_by_step or root_cause")]
     pub style: Option<String>,
