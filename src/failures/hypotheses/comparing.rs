@@ -49,7 +49,7 @@ fn unittest(scene: &Scene) -> Option<Hypothesis> {
     let at = scene.own()?;
     let raised = scene.frame(0).filter(|raised| raised.frame.module.as_deref() == Some("unittest.case"))?;
     let statement = at.statement();
-    pattern!(r"^(?:with\s+)?self\.(?:assert\w+|fail)\(").is_match(&statement).then_some(())?;
+    pattern!(r"^(?:with\s+)?self\.assert\w+\(").is_match(&statement).then_some(())?;
     let mut values = Vec::new();
     let mut evidence = vec![at.fact(format!("`{}`", brief(&statement)))];
     for found in expressions(&statement) {

@@ -586,6 +586,12 @@ fn name(scene: &Scene) -> Option<Hypothesis> {
             Confidence::High,
             "the two names differ by little".to_owned(),
         )
+    } else if scene.unchanged(at).is_some_and(|text| names_module(&text, wanted)) {
+        (
+            format!("`{wanted}` is not defined where {} uses it", at.place()),
+            Confidence::Medium,
+            "the message says so; an import in the file names a module that is called so".to_owned(),
+        )
     } else if scene.unchanged(at).is_some_and(|text| imports(&text, wanted)) {
         (
             format!("`{wanted}` is not defined where {} uses it; {} imports it elsewhere", at.place(), at.frame.file),
@@ -606,6 +612,12 @@ fn name(scene: &Scene) -> Option<Hypothesis> {
         )
     };
     Some(Hypothesis { text, confidence, because, evidence: vec![fact], claims })
+}
+
+/// Whether a file imports something from a module of this name, which may make the name as well.
+fn names_module(text: &str, name: &str) -> bool {
+    let from = |line: &str| pattern!(r"^\s*from\s+([\w.]+)\s+import\s").captures(line).map(|parts| parts[1].to_owned());
+    text.lines().filter_map(from).any(|module| module.starts_with('.') && module.rsplit('.').next() == Some(name))
 }
 
 /// Whether a file has an import that makes a name, wherever it stands.
@@ -806,6 +818,17 @@ fn not_installed(scene: &Scene, module: &str, place: &str, evidence: &mut Vec<Fa
             format!(
                 "`{module}` is this project's own ({file}), but it is not installed and {directory} is not on sys.path, where {place} looks for it"
             ),
+            Confidence::High,
+            "the file is there, and the import did not find it".to_owned(),
+        );
+    }
+    let at = scene.own();
+    let beside =
+        at.and_then(|at| at.frame.file.rsplit_once('/')).map(|(directory, _)| format!("{directory}/{module}.py"));
+    if let Some(file) = beside.filter(|file| scene.file(file).is_some()) {
+        evidence.push(Fact { frame: None, file: Some(file.clone()), line: None, what: format!("is `{module}`") });
+        return (
+            format!("`{module}` is {file}, beside {place}, which imports it, but that directory is not on sys.path"),
             Confidence::High,
             "the file is there, and the import did not find it".to_owned(),
         );

@@ -63,7 +63,7 @@ pub(crate) fn syntax(scene: &Scene) -> Vec<Hypothesis> {
     let Some(syntax) = &scene.exception.syntax else { return Vec::new() };
     let message = brief(&scene.exception.message);
     let version = scene.around.python.map(|version| format!(" {version}")).unwrap_or_default();
-    let is_old = pattern!(r"^print\s+[^(\s=]|^except\s+[\w.]+\s*,\s*\w+\s*:|^exec\s+[^(\s=]|^raise\s+\w+\s*,|\bur['\x22]|<>|\b\d+L\b|\b0\d+\b")
+    let is_old = pattern!(r"^print\s+[^(\s=]|^except\s+[\w.]+\s*,\s*\w+\s*:|^exec\s+[^(\s=]|^raise\s+[\w.]+\s*,|\bur['\x22]|<>|\b\d+L\b|\b0\d+\b")
         .is_match(&syntax.text);
     let old = if is_old { "; the line is written for Python 2" } else { "" };
     let line = if syntax.text.is_empty() { String::new() } else { format!(", `{}`", brief(&syntax.text)) };

@@ -833,7 +833,7 @@ pub(crate) fn names_of_module(text: &str) -> Vec<String> {
 /// The names nearest to one that is not there, the best first.
 pub(crate) fn similar<'n>(wanted: &str, names: impl IntoIterator<Item = &'n str>) -> Vec<&'n str> {
     let length = wanted.chars().count();
-    let most = (length / 3).clamp(1, 3);
+    let most = (length / 4).clamp(1, 2);
     let mut near: Vec<(usize, &str)> = names
         .into_iter()
         .filter(|name| *name != wanted && name.len() < 200)

@@ -255,6 +255,13 @@ fn wrong_import(scene: &Scene) -> Option<NextStep> {
         return Some(with_diff(text, None, Confidence::Low));
     }
     let own = files_of_module(module).into_iter().find(|file| scene.file(file).is_some());
+    let beside = at.frame.file.rsplit_once('/').map(|(directory, _)| (directory, format!("{directory}/{module}.py")));
+    if let Some((directory, _)) = beside.filter(|(_, file)| own.is_none() && scene.file(file).is_some()) {
+        let text = format!(
+            "put {directory} on sys.path (pytest's `pythonpath` setting), or import `{module}` as a part of its package"
+        );
+        return Some(with_diff(text, None, Confidence::Medium));
+    }
     let without = names::installed_without(scene, module);
     let text = if let Some(installed) = without.filter(|_| own.is_none() && !names::is_removed(scene, module)) {
         let name = installed.split(' ').next().unwrap_or_default();
