@@ -102,6 +102,7 @@ const TOOLS: &[Row] = &[
             ("line_number", Told),
             ("traceback", Size),
             ("locals", Size),
+            ("project", Told),
         ],
     ),
     ("stop", &[]),
