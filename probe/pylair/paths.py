@@ -584,7 +584,8 @@ def item(value: Any, key: Any, at: str = "") -> Any:
         raise NeedsCode(f"{at}[…] would be computed by the __getitem__ of {type_name(cls)}", cls)
     try:
         return getter(value, key)
-    except IndexError:
+    except (IndexError, OverflowError):
+        # A deque takes no index that is larger than a machine word.
         shape = length(value)
         raise Refused(
             "no_such_item", f"{at}[{shown_key(key)}] is past the end", None if shape is None else f"the length is {shape}"

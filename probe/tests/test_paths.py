@@ -96,6 +96,16 @@ def test_an_item_that_c_code_has_not_learned_to_find_is_refused():
         assert refused.value.kind == "no_such_item"
 
 
+def test_an_index_larger_than_a_machine_word_is_past_the_end():
+    namespace = {"queue": collections.deque([1]), "items": [1], "text": "x", "numbers": range(3)}
+    for name in namespace:
+        for index in (10**19, -(10**19)):
+            with pytest.raises(paths.Refused) as refused:
+                paths.walk(paths.parse(f"{name}[{index}]"), namespace)
+            assert refused.value.kind == "no_such_item"
+            assert "past the end" in str(refused.value)
+
+
 def test_long_names_that_are_alike_cost_little():
     names = [f"{'long_name_' * 40}{number}" for number in range(2000)]
     began = time.thread_time()
