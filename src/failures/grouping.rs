@@ -248,7 +248,7 @@ fn is_misfit(traits: &Traits, name: &str) -> bool {
 /// What most of them share, and of that what tells most; then what more of the others do.
 pub(crate) fn reason(members: &[&Member]) -> String {
     if members.len() < 2 {
-        return "it is the only one of its kind".into();
+        return "no other failure was grouped with it".into();
     }
     let owned: Vec<Member> = members.iter().map(|member| (*member).clone()).collect();
     let meetings = Meetings::of(&owned);
@@ -389,7 +389,7 @@ mod tests {
         ];
         let clusters = check(&members, &[&[0, 1], &[2]]);
         assert_eq!(clusters[0].reason, "both fail in `price:total`");
-        assert_eq!(clusters[1].reason, "it is the only one of its kind");
+        assert_eq!(clusters[1].reason, "no other failure was grouped with it");
     }
 
     #[test]

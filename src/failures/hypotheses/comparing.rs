@@ -360,7 +360,7 @@ fn truth(scene: &Scene) -> Option<Hypothesis> {
         text: format!("`{}` was not true at {}{shown}{with}", brief(&condition), at.place()),
         confidence: if values.is_empty() { Confidence::Low } else { Confidence::Medium },
         because: if values.is_empty() {
-            "the statement is what failed; no values of it are recorded"
+            "the statement is what failed"
         } else {
             "these are the recorded values of what it is made of"
         }

@@ -162,8 +162,13 @@ pub fn hypotheses(evidence: &Evidence, around: &Around) -> Vec<Hypothesis> {
             Relation::Context => "raised while handling",
             Relation::Group => "a group with",
         };
+        // A chain is told link by link: what was raised first need not be what the failure was raised in.
+        let later = match index.checked_sub(1).map(|before| &evidence.chain[before]) {
+            Some(before) if linked.relation != Relation::Group => format!("the {}", before.exception.kind),
+            _ => "the failure".to_owned(),
+        };
         for mut hypothesis in of_exception(&cause) {
-            hypothesis.text = format!("{} (the failure is {relation} this {})", hypothesis.text, linked.exception.kind);
+            hypothesis.text = format!("{} ({later} is {relation} this {})", hypothesis.text, linked.exception.kind);
             found.push(hypothesis);
         }
     }

@@ -529,7 +529,7 @@ fn attribute(scene: &Scene) -> Option<Hypothesis> {
             format!("{owner} has no attribute `{wanted}` at {place}"),
             if missing.recorded { Confidence::Medium } else { Confidence::Low },
             if missing.recorded {
-                "its attributes were recorded, and none is like it".to_owned()
+                "its attributes were recorded without it".to_owned()
             } else {
                 "the message says so; what it has instead was not recorded".to_owned()
             },
@@ -537,7 +537,7 @@ fn attribute(scene: &Scene) -> Option<Hypothesis> {
         None => (
             format!("{owner} has no attribute `{wanted}` at {place}; it has {}", listed(&missing.there)),
             Confidence::Medium,
-            "what it has was recorded, and nothing there is like it".to_owned(),
+            "what it has was recorded".to_owned(),
         ),
     };
     Some(Hypothesis { text, confidence, because, evidence, claims })
@@ -608,7 +608,7 @@ fn name(scene: &Scene) -> Option<Hypothesis> {
         (
             format!("nothing called `{wanted}` is defined where {} uses it", at.place()),
             Confidence::Medium,
-            "the message says so, and no name like it was recorded".to_owned(),
+            "the message says so".to_owned(),
         )
     };
     Some(Hypothesis { text, confidence, because, evidence: vec![fact], claims })

@@ -617,6 +617,27 @@ fn the_module_that_was_imported_counts_and_not_the_one_that_lies_around() {
 }
 
 #[test]
+fn a_chain_is_told_link_by_link() {
+    let link = |kind: &str, message: &str, line: &str| {
+        serde_json::json!({
+            "relation": "context", "exception": {"type": kind, "message": message},
+            "frames": [frame(line, &serde_json::json!({}))],
+        })
+    };
+    let chain = [link("KeyError", "'b'", "    second = found['b']"), link("KeyError", "'a'", "    first = found['a']")];
+    let evidence = observed("Boom", "no", &serde_json::json!({"chain": chain}));
+    let texts: Vec<String> = thought(&evidence, &[]).into_iter().map(|hypothesis| hypothesis.text).collect();
+    assert!(
+        texts.iter().any(|text| text.contains("'b'") && text.contains("(the failure is raised while")),
+        "{texts:?}"
+    );
+    assert!(
+        texts.iter().any(|text| text.contains("'a'") && text.contains("(the KeyError is raised while")),
+        "{texts:?}"
+    );
+}
+
+#[test]
 fn a_none_that_is_meant_is_not_blamed() {
     // A library says something of an argument; the None on the line that calls it may be meant.
     let library = serde_json::json!({"file": "/env/lib/python3.13/site-packages/_pytest/recwarn.py", "line": 3, "function": "f", "module": "_pytest.recwarn"});

@@ -112,7 +112,7 @@ pub(super) async fn provisional<'a>(
             let mut bound = Vec::new();
             for (print, run) in &new {
                 let name = new_name(Named::Group);
-                bound.extend(values![&name, project, "it is the only one of its kind", *run, now()]);
+                bound.extend(values![&name, project, "no other failure was grouped with it", *run, now()]);
                 names.insert(name, *print);
             }
             let sql = format!(

@@ -360,7 +360,9 @@ fn ran_before(new: &[&New<'_>]) -> HashMap<(i64, i64), i64> {
         let own = i64::from((report.attempt > 1 || report.phase == Phase::Teardown) && run.reported > 0);
         let counted = ran.entry(run.id).or_insert(run.reported);
         let is_new = !before.contains_key(&(run.id, *test));
-        before.entry((run.id, *test)).or_insert(*counted - own);
+        // Nothing has run when files are collected; what was reported until then are other files.
+        let ran_before = if report.phase == Phase::Collect { 0 } else { *counted - own };
+        before.entry((run.id, *test)).or_insert(ran_before);
         let has_run = report.outcome != Outcome::Skipped && report.phase != Phase::Collect;
         *counted += i64::from(is_new && has_run);
     }
