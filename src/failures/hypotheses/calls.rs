@@ -177,6 +177,7 @@ pub(crate) fn hypotheses(scene: &Scene) -> Vec<Hypothesis> {
                 let free: Vec<String> = misfit.free().iter().map(|parameter| format!("`{}`", parameter.name)).collect();
                 let or = match free.len() {
                     0 => String::new(),
+                    1 => format!("; nothing is passed for {}, which may be its new name", free[0]),
                     _ => format!("; nothing is passed for {}, one of which may be its new name", free.join(", ")),
                 };
                 (

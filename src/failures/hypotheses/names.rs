@@ -503,8 +503,9 @@ fn attribute(scene: &Scene) -> Option<Hypothesis> {
             claims,
         });
     }
-    if !missing.there.is_empty() && missing.there.len() <= MOST_LISTED {
-        evidence.push(Fact::told(format!("{owner} has: {}", listed(&missing.there))));
+    let public: Vec<String> = missing.there.iter().filter(|name| !name.starts_with('_')).cloned().collect();
+    if !public.is_empty() && public.len() <= MOST_LISTED {
+        evidence.push(Fact::told(format!("{owner} has: {}", listed(&public))));
     }
     let another = missing.module.as_deref().and_then(|module| has_another(scene, module, wanted));
     let (text, confidence, because) = match missing.near() {
@@ -525,7 +526,7 @@ fn attribute(scene: &Scene) -> Option<Hypothesis> {
                 "the name that is there differs by little".to_owned(),
             )
         }
-        None if missing.there.is_empty() || missing.there.len() > MOST_LISTED => (
+        None if public.is_empty() || public.len() > MOST_LISTED => (
             format!("{owner} has no attribute `{wanted}` at {place}"),
             if missing.recorded { Confidence::Medium } else { Confidence::Low },
             if missing.recorded {
@@ -535,7 +536,7 @@ fn attribute(scene: &Scene) -> Option<Hypothesis> {
             },
         ),
         None => (
-            format!("{owner} has no attribute `{wanted}` at {place}; it has {}", listed(&missing.there)),
+            format!("{owner} has no attribute `{wanted}` at {place}; it has {}", listed(&public)),
             Confidence::Medium,
             "what it has was recorded".to_owned(),
         ),
