@@ -8,7 +8,8 @@
 
 use super::datagram::{recv_datagram, try_send_datagram};
 use super::wards::{Roll, WardId};
-use super::{Order, Report, close_all_but, leave, silence_standard_streams, tree};
+use super::{Order, Report, STOP_ALL, close_all_but, leave, silence_standard_streams, tree};
+use crate::sandbox::share;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
 use std::io;
@@ -82,6 +83,7 @@ pub(super) fn keep(control: OwnedFd, role: Role, gifts: Vec<OwnedFd>) -> ! {
 
 fn set_up(control: &OwnedFd, gifts: Vec<OwnedFd>) -> Result<OwnedFd, (&'static str, io::Error)> {
     block_signals();
+    share::shorten_slices();
     let step = |name: &'static str| move |error: rustix::io::Errno| (name, io::Error::from(error));
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(step("subreaper"))?;
     rustix::thread::set_name(c"pylair-keeper").map_err(step("name"))?;
@@ -194,8 +196,9 @@ impl Keeper {
         let _ = poll(&mut fds, timeout.as_ref());
         let happened: Vec<_> = fds.iter().map(PollFd::revents).collect();
         let of_wards: Vec<_> = open().map(|ward| ward.id).zip(happened[1..].iter().copied()).collect();
-        if !happened[0].is_empty() {
-            drain(&self.signals);
+        if !happened[0].is_empty() && drain(&self.signals) && self.role == Role::PidOne {
+            // Too many want to run; whom the daemon wants to go on it lets go on.
+            let _ = send_signal(-1, libc::SIGSTOP);
         }
         let hung_up = |happened: PollFlags| happened.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
         for ward in &mut self.wards {
@@ -480,9 +483,21 @@ fn wait_for_child(signals: &OwnedFd, timeout: Duration) {
     drain(signals);
 }
 
-fn drain(signals: &OwnedFd) {
-    let mut buffer = [0; mem::size_of::<libc::signalfd_siginfo>() * 4];
-    while rustix::io::read(signals, &mut buffer[..]).is_ok_and(|bytes| bytes > 0) {}
+/// Takes the signals that came. Returns whether somebody outside asked to stop everything: who is inside has a pid.
+fn drain(signals: &OwnedFd) -> bool {
+    const LENGTH: usize = mem::size_of::<libc::signalfd_siginfo>();
+    let number = |signal: &[u8], at: usize| signal[at..at + 4].try_into().map_or(0, u32::from_ne_bytes);
+    let mut buffer = [0; LENGTH * 4];
+    let mut stop = false;
+    while let Ok(bytes) = rustix::io::read(signals, &mut buffer[..])
+        && bytes > 0
+    {
+        stop |= buffer[..bytes].chunks_exact(LENGTH).any(|signal| {
+            let sender = number(signal, mem::offset_of!(libc::signalfd_siginfo, ssi_pid));
+            number(signal, 0) == STOP_ALL.as_raw().cast_unsigned() && sender == 0
+        });
+    }
+    stop
 }
 
 /// Blocks every signal that can be blocked: nothing that is sent to our group, terminal or pid is meant for us.
@@ -503,6 +518,7 @@ fn child_signals() -> io::Result<OwnedFd> {
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         libc::sigaddset(set.as_mut_ptr(), libc::SIGCHLD);
+        libc::sigaddset(set.as_mut_ptr(), STOP_ALL.as_raw());
         match libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
             -1 => Err(io::Error::last_os_error()),
             fd => Ok(OwnedFd::from_raw_fd(fd)),

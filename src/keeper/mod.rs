@@ -177,6 +177,9 @@ fn place(fd: RawFd, at: RawFd) -> io::Result<()> {
     if unsafe { libc::dup2(fd, at) } == at { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Asks a keeper, from outside, to stop all that is below it.
+pub const STOP_ALL: rustix::process::Signal = rustix::process::Signal::USR1;
+
 /// Ends this process without running destructors or exit handlers, which belong to the process it was forked from.
 fn leave(code: i32) -> ! {
     // SAFETY: always safe, never returns.

@@ -2,11 +2,12 @@
 //!
 //! `rules` settles what a caller asked for with what the `settings` allow; `paths` refuses directories nobody should be given.
 //! `keeper::confine` says the result to the nursery and to the worker. What the kernel cannot hold by itself is held here, in the
-//! daemon: connections go through `proxy`, which asks `addresses` where they lead, sums over all processes are counted in a `cgroup` or by `watch`, and `share` says who
-//! gets a processor first. `truth` tells which is which. Called by `session` and `probe::link`.
+//! daemon: connections go through `proxy`, which asks `addresses` where they lead, sums over all processes are counted in a `cgroup` or by `watch`, `share` says who
+//! gets a processor first, and `crowd` how many want one at once. `truth` tells which is which. Called by `session` and `probe::link`.
 
 pub mod addresses;
 pub mod cgroup;
+pub mod crowd;
 pub mod disk;
 pub mod paths;
 pub mod processes;

@@ -1,7 +1,12 @@
 //! Processes as `/proc` shows them: who belongs to a session, what each has used, and signals to exactly those. Called by `watch`,
 //! `cgroup` and `share`.
 
-use std::{cell::OnceCell, collections::HashMap, fs};
+use std::{
+    cell::OnceCell,
+    collections::{HashMap, HashSet},
+    fs,
+    sync::LazyLock,
+};
 
 use rustix::{
     fs::{Mode, OFlags},
@@ -23,6 +28,8 @@ pub struct Process {
     pub(super) waited_ticks: u64,
     pub(super) resident_bytes: u64,
     pub wants_to_run: bool,
+    /// In the middle of something in the kernel, such as a fork that waits for another.
+    pub(super) is_held_up: bool,
     pub(super) is_stopped: bool,
 }
 
@@ -51,6 +58,7 @@ impl Process {
         Some(Self {
             pid,
             wants_to_run: fields[0] == b"R",
+            is_held_up: fields[0] == b"D",
             is_stopped: matches!(fields[0], b"T" | b"t"),
             parent: small(1)?,
             session: small(3)?,
@@ -59,6 +67,10 @@ impl Process {
             started: number(19)?,
             resident_bytes: number(21)? * rustix::param::page_size() as u64,
         })
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.wants_to_run || self.is_held_up
     }
 
     /// What tells it from another that gets its pid later.
@@ -78,7 +90,7 @@ impl Process {
         self.signal(Signal::KILL);
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(super) fn signal(&self, signal: Signal) {
         let Some(pidfd) = Pid::from_raw(self.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
             return;
         };
@@ -178,6 +190,39 @@ impl Finder {
     }
 }
 
+/// The pids of one session, for whoever looks often: those that [`Finder::of`] finds, at the cost of the session's own alone, and without
+/// a look at any of them.
+pub fn pids_of(roots: &[i32], group: Option<&Group>) -> Vec<i32> {
+    if let Some(pids) = group.and_then(Group::pids) {
+        return pids;
+    }
+    if !*CHILDREN_ARE_TOLD {
+        return Processes::now().below(roots).iter().map(|process| process.pid).collect();
+    }
+    let mut found = roots.to_vec();
+    let mut known: HashSet<i32> = found.iter().copied().collect();
+    let mut next = 0;
+    while let Some(&pid) = found.get(next) {
+        found.extend(children(pid).into_iter().filter(|child| known.insert(*child)));
+        next += 1;
+    }
+    found
+}
+
+/// Not every kernel does.
+static CHILDREN_ARE_TOLD: LazyLock<bool> =
+    LazyLock::new(|| fs::exists(format!("/proc/self/task/{}/children", std::process::id())).unwrap_or_default());
+
+/// The pids of a process's children, which may miss one while others end.
+fn children(pid: i32) -> Vec<i32> {
+    let mut text = String::new();
+    for thread in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+        // Threads may end meanwhile.
+        text += &fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+    }
+    text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
 /// When a process started, in ticks since the machine did.
 pub fn started(pid: i32) -> Option<u64> {
     Process::read(pid).map(|process| process.started)
@@ -195,6 +240,7 @@ mod tests {
         let found: Vec<_> = mine.iter().filter(|process| process.pid == child.id().cast_signed()).collect();
         assert_eq!(found.len(), 1, "{mine:?}");
         assert!(mine.iter().any(|process| process.pid == me && process.resident_bytes > 1 << 20));
+        assert!(pids_of(&[me], None).contains(&child.id().cast_signed()));
         // Whoever has the pid of somebody else is not meant.
         Process { started: 1, ..*found[0] }.end();
         assert!(child.try_wait().unwrap().is_none());

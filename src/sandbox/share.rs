@@ -25,8 +25,12 @@ const LOWEST: i32 = 19;
 const HELD_BACK: i32 = 5;
 /// Processes of one session that want to run at once.
 pub const MANY: usize = 4;
-/// The longest slice the kernel gives.
-const LONG_SLICE: Duration = Duration::from_millis(100);
+/// A slice that is much longer than the usual one, and the shortest that the kernel gives. Not the longest: who was preempted with a
+/// lock in hand that others need has to come back to a processor.
+const LONG_SLICE: Duration = Duration::from_millis(20);
+const SHORT_SLICE: Duration = Duration::from_micros(100);
+/// `SCHED_FLAG_RESET_ON_FORK`.
+const NOT_FOR_CHILDREN: u64 = 1;
 /// So many threads of a worker are reached at most.
 const MAX_THREADS: usize = 64;
 
@@ -127,7 +131,7 @@ impl Members {
             let threads = fs::read_dir(format!("/proc/{}/task", self.worker)).into_iter().flatten().flatten();
             for thread in threads.take(MAX_THREADS) {
                 if let Some(thread) = thread.file_name().to_str().and_then(|name| name.parse().ok()) {
-                    set_slice(thread, share);
+                    set_slice(thread, if share == Share::Usual { Duration::ZERO } else { LONG_SLICE });
                 }
             }
         }
@@ -149,8 +153,25 @@ pub fn hold_back(process: u32) {
     let _refused = fs::write(format!("/proc/{process}/autogroup"), HELD_BACK.to_string());
 }
 
+/// Lets the thread that asks come first among the daemon's own and, in whatever way there is, before others.
+pub fn come_first() {
+    // Of a thread, not of the process.
+    let refused = setpriority_process(None, -LOWEST).is_err();
+    if refused {
+        shorten_slices();
+    }
+}
+
+/// Lets the thread that asks come to a processor sooner, for what it does in a moment (Linux 6.12).
+pub fn shorten_slices() {
+    set_slice(0, SHORT_SLICE);
+}
+
 /// Lets the daemon come before what it serves, where it may.
 pub fn stand_out() {
+    if !*MAY_RISE {
+        shorten_slices();
+    }
     // SAFETY: two calls without pointers. Not by way of a type for pids: a session whose leader is in another pid namespace, as in a
     // container that was entered, is 0.
     let leads = unsafe { libc::getsid(0) == libc::getpid() };
@@ -169,8 +190,8 @@ static MAY_RISE: LazyLock<bool> = LazyLock::new(|| {
     rustix::thread::capabilities(None).is_ok_and(|held| held.effective.contains(may))
 });
 
-/// The niceness is left as it is.
-fn set_slice(thread: i32, share: Share) {
+/// Of no length is the usual one. The niceness is left as it is.
+fn set_slice(thread: i32, slice: Duration) {
     let mut attributes = SchedulingAttributes::default();
     let size = u32::try_from(size_of::<SchedulingAttributes>()).unwrap_or_default();
     // SAFETY: the kernel fills in at most `size` bytes, or reads them, during the calls.
@@ -178,10 +199,10 @@ fn set_slice(thread: i32, share: Share) {
         if libc::syscall(libc::SYS_sched_getattr, thread, &raw mut attributes, size, 0) != 0 {
             return;
         }
-        attributes.runtime = match share {
-            Share::Usual => 0,
-            Share::Tenth | Share::Rest => u64::try_from(LONG_SLICE.as_nanos()).unwrap_or_default(),
-        };
+        attributes.runtime = u64::try_from(slice.as_nanos()).unwrap_or_default();
+        if slice == SHORT_SLICE {
+            attributes.flags |= NOT_FOR_CHILDREN;
+        }
         libc::syscall(libc::SYS_sched_setattr, thread, &raw const attributes, 0);
     }
 }
@@ -224,8 +245,8 @@ mod tests {
     fn a_slice_is_made_longer_and_usual_again() {
         let me = rustix::thread::gettid().as_raw_nonzero().get();
         let nice = getpriority_process(None).unwrap();
-        set_slice(me, Share::Rest);
-        set_slice(me, Share::Usual);
+        set_slice(me, LONG_SLICE);
+        set_slice(me, Duration::ZERO);
         assert_eq!(getpriority_process(None).unwrap(), nice, "the niceness is left as it is");
     }
 }

@@ -283,6 +283,7 @@ mod tests {
             waited_ticks: 0,
             resident_bytes: 0,
             wants_to_run,
+            is_held_up: false,
             is_stopped: false,
         };
         let mut watched = Watched::default();
@@ -307,6 +308,7 @@ mod tests {
             waited_ticks,
             resident_bytes: 0,
             wants_to_run: false,
+            is_held_up: false,
             is_stopped: false,
         };
         let mut watched = Watched::default();

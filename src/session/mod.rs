@@ -4,6 +4,7 @@
 //! session's state. Every door calls these methods and nothing below them.
 
 mod ahead;
+mod crowding;
 pub(crate) mod ended;
 mod error;
 mod gone;
@@ -390,6 +391,8 @@ struct Live {
     standing: Standing,
     /// The tokens that calls came with which ran something here or changed its files.
     tokens: Vec<Arc<str>>,
+    /// Its cell was told to end.
+    is_being_ended: bool,
 }
 
 impl Live {
@@ -420,6 +423,7 @@ impl Live {
             news: Vec::new(),
             standing: Standing::default(),
             tokens: Vec::new(),
+            is_being_ended: false,
         }
     }
 
@@ -915,6 +919,8 @@ pub struct Parts {
     /// Where the kernel counts a session's processes as one; looked for when the first confined session is opened.
     groups: tokio::sync::OnceCell<Arc<Groups>>,
     pub openings: Openings,
+    /// Rung when something begins to run in a confined session.
+    crowding: crowding::Bell,
 }
 
 impl Parts {
@@ -951,6 +957,7 @@ impl Parts {
             memory_kills: out_of_memory::Count::default(),
             groups: tokio::sync::OnceCell::new(),
             openings: Openings::default(),
+            crowding: crowding::Bell::default(),
         }
     }
 

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use super::{
     Command, Error, FRESH_TTL, Info, MAX_NAME_CHARS, OpenOptions, Opening, Parts, Session, Status,
     ahead::{Kind, Nest},
-    gone, keeping, literal, saved, strange, task, watching,
+    crowding, gone, keeping, literal, saved, strange, task, watching,
 };
 use crate::{
     budget::Shares,
@@ -107,6 +107,7 @@ impl Sessions {
         });
         crate::event_loop::spawn(end_idle(Arc::downgrade(&sessions), sessions.parts.session_ttl));
         crate::event_loop::spawn(watching::watch(Arc::downgrade(&sessions)));
+        crowding::start(&sessions);
         sessions
     }
 

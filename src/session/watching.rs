@@ -68,6 +68,7 @@ pub(super) async fn watch(sessions: Weak<Sessions>) {
                 // Whoever burns may make processes that have to be found and moved.
                 if is_hurried && session.live.lock().expect("no panic while locked").standing.has_stepped_back() {
                     pause = pause.min(HASTE);
+                    session.parts.crowding.ring();
                 }
             }
         }
@@ -129,7 +130,7 @@ impl Session {
         }
     }
 
-    fn end_processes(&self, victims: &[Process], reason: String) {
+    pub(super) fn end_processes(&self, victims: &[Process], reason: String) {
         self.info.record_denied(&self.parts, &reason);
         // Before anybody can see that they are gone.
         self.live.lock().expect("no panic while locked").ended_for = Some(reason);

@@ -17,6 +17,7 @@ mod care;
 mod checkpoint;
 mod commands;
 mod copies;
+mod crowds;
 mod daemon;
 mod death;
 mod dependencies;

@@ -125,12 +125,17 @@ impl Task {
             auto_install,
             patience: self.info.terms.profile.is_confined().then(|| Instant::now() + PATIENCE),
         });
-        let mut live = self.live.lock().expect("no panic while locked");
-        live.state = State::Busy;
-        live.cell = cell;
-        live.job = Some(job.clone());
-        live.last_used = Instant::now();
-        live.last_used_at = Timestamp::now();
+        {
+            let mut live = self.live.lock().expect("no panic while locked");
+            live.state = State::Busy;
+            live.cell = cell;
+            live.job = Some(job.clone());
+            live.last_used = Instant::now();
+            live.last_used_at = Timestamp::now();
+        }
+        if self.info.terms.profile.is_confined() {
+            self.parts.crowding.ring();
+        }
         Ok(job)
     }
 
@@ -265,6 +270,7 @@ impl Task {
             live.total_time += execution.duration;
             live.last_time = Some(execution.duration);
             live.standing.end_cell();
+            live.is_being_ended = false;
         }
         job.finish(execution);
     }

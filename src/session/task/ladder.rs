@@ -49,6 +49,7 @@ impl Task {
         link.ask_for_stacks();
         running.ladder =
             Some(Ladder { cause, step: Step::Stacks, until: Instant::now() + STACKS_GRACE, stacks: String::new() });
+        self.live.lock().expect("no panic while locked").is_being_ended = true;
     }
 
     pub(super) fn next_step(&mut self) {

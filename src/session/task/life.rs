@@ -118,6 +118,7 @@ impl Task {
             self.be_enclosed().await;
         }
         if let Some(startup) = &info.startup {
+            self.parts.crowding.ring();
             let ran =
                 self.ask_and_wait(Op::Execute { cell: 0, path: None }, startup.as_bytes(), STARTUP_CODE_TIMEOUT).await;
             let (reply, _) = self.unless_failed(ran).await?;
