@@ -24,9 +24,8 @@ use crate::keeper::STOP_ALL;
 /// How often is looked while anything runs, and how long a turn is.
 pub const TICK: Duration = Duration::from_millis(10);
 
-/// How long a keeper may take to stop what is below it before that is done one by one, and for how long after that it may come to it.
+/// Time a keeper has to stop what is below it before its processes are stopped one by one.
 const KEEPER_PATIENCE: Duration = Duration::from_millis(100);
-const LATENESS: Duration = Duration::from_millis(500);
 /// How often is looked for those who were asked to stop.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// How long a process may take to stop.
@@ -104,6 +103,9 @@ struct Queue {
     turn: u64,
     /// At how many looks many went on although they were stopped.
     strikes: u32,
+    /// The keeper that was asked to stop everything and may not have done so yet. Until it has, the session is looked after: a stop
+    /// that comes late would stay.
+    owing: Option<Process>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -113,8 +115,8 @@ enum State {
     /// The keeper was asked to stop it.
     Asked(Instant),
     Stands,
-    /// Has not too many any more since, and is looked after for a while, in case its keeper is late.
-    Leaves(Instant),
+    /// No longer has too many. Goes when its keeper owes no stop.
+    Leaves,
 }
 
 #[derive(Debug)]
@@ -132,12 +134,23 @@ impl Waiting {
 }
 
 impl Queue {
+    fn new(worker: i32) -> Self {
+        Self { worker, state: State::Stands, waiting: VecDeque::new(), turn: 0, strikes: 0, owing: None }
+    }
+
     /// Asks the keeper to stop everybody at once, where that is possible.
     fn ask(&mut self, one: &Seen<'_>) {
         if let Some(keeper) = one.keeper.filter(|_| one.is_alone).and_then(Process::read) {
             keeper.signal(STOP_ALL);
+            self.owing = Some(keeper);
         }
         self.state = State::Asked(Instant::now());
+    }
+
+    /// Whether the keeper may still stop everything, because it was asked to and has not come to it.
+    fn may_be_stopped_late(&mut self) -> bool {
+        self.owing = self.owing.take().filter(|keeper| keeper.has_yet_to_take(STOP_ALL));
+        self.owing.is_some()
     }
 
     /// Whether the keeper did so: it reaches all at once, and the worker is one of them.
@@ -226,16 +239,25 @@ impl Crowd {
 
     /// Looks at all sessions in which something may run, and gives those that have too many their turns. Returns the sessions that make
     /// stopped processes go on. Blocks.
-    pub fn look(&mut self, seen: &[Seen<'_>]) -> Vec<Arc<str>> {
-        let is_there =
-            |handle: &str, queue: &Queue| seen.iter().any(|one| *one.handle == *handle && one.worker == queue.worker);
-        self.sessions.retain(|handle, queue| is_there(handle, queue));
+    ///
+    /// `absent` are sessions whose worker is being replaced.
+    pub fn look(&mut self, seen: &[Seen<'_>], absent: &[Arc<str>]) -> Vec<Arc<str>> {
+        let is_there = |handle: &Arc<str>| seen.iter().any(|one| one.handle == *handle) || absent.contains(handle);
+        self.sessions.retain(|handle, _| is_there(handle));
+        for one in seen {
+            if let Some(queue) = self.sessions.get_mut(&one.handle).filter(|queue| queue.worker != one.worker) {
+                // The session went back, which ended what it had. A stop that was asked for can still come.
+                let mut anew = Queue::new(one.worker);
+                (anew.state, anew.owing) = (State::Leaves, queue.owing.take());
+                *queue = anew;
+            }
+        }
         let before = std::mem::take(&mut self.known);
         let mut defiant = Vec::new();
         let mut counts = Vec::new();
         for one in seen {
             match self.sessions.get_mut(&one.handle) {
-                Some(queue) if !matches!(queue.state, State::Leaves(_)) => {
+                Some(queue) if !matches!(queue.state, State::Leaves) => {
                     if queue.go_on(one) {
                         defiant.push(one.handle.clone());
                     }
@@ -248,7 +270,7 @@ impl Crowd {
         for (one, count) in seen.iter().zip(counts) {
             if fair.is_none_or(|fair| count <= fair.max(MANY)) {
                 self.leave(one);
-            } else if self.sessions.get(&one.handle).is_none_or(|queue| matches!(queue.state, State::Leaves(_))) {
+            } else if self.sessions.get(&one.handle).is_none_or(|queue| matches!(queue.state, State::Leaves)) {
                 self.enter(one);
             }
         }
@@ -272,8 +294,7 @@ impl Crowd {
     }
 
     fn enter(&mut self, one: &Seen<'_>) {
-        let new = || Queue { worker: one.worker, state: State::Stands, waiting: VecDeque::new(), turn: 0, strikes: 0 };
-        self.sessions.entry(one.handle.clone()).or_insert_with(new).ask(one);
+        self.sessions.entry(one.handle.clone()).or_insert_with(|| Queue::new(one.worker)).ask(one);
     }
 
     /// A session has no more processes than others.
@@ -282,11 +303,14 @@ impl Crowd {
         match queue.state {
             // What it has is not known before it stands.
             State::Asked(_) => {}
-            State::Leaves(since) if since.elapsed() > LATENESS => drop(self.sessions.remove(&one.handle)),
-            State::Leaves(_) => queue.let_all_go(one),
-            State::Runs(_) | State::Stands => {
-                queue.state = State::Leaves(Instant::now());
+            State::Runs(_) | State::Stands | State::Leaves => {
+                queue.state = State::Leaves;
+                // Asked before all go on: what the keeper stopped before that goes on with them.
+                let comes_late = queue.may_be_stopped_late();
                 queue.let_all_go(one);
+                if !comes_late {
+                    self.sessions.remove(&one.handle);
+                }
             }
         }
     }

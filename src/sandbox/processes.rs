@@ -30,6 +30,8 @@ pub struct Process {
     pub wants_to_run: bool,
     /// In the middle of something in the kernel, such as a fork that waits for another.
     pub(super) is_held_up: bool,
+    /// Waits for something that a signal would interrupt.
+    pub(super) is_asleep: bool,
     pub(super) is_stopped: bool,
 }
 
@@ -59,6 +61,7 @@ impl Process {
             pid,
             wants_to_run: fields[0] == b"R",
             is_held_up: fields[0] == b"D",
+            is_asleep: fields[0] == b"S",
             is_stopped: matches!(fields[0], b"T" | b"t"),
             parent: small(1)?,
             session: small(3)?,
@@ -88,6 +91,18 @@ impl Process {
     /// Kills it, and nobody who got its pid since.
     pub fn end(&self) {
         self.signal(Signal::KILL);
+    }
+
+    /// Whether it was sent a signal that it blocks and reads, and has not yet read it or done what it does for it: whoever does nothing
+    /// else sleeps when it has.
+    pub(super) fn has_yet_to_take(&self, signal: Signal) -> bool {
+        let pending = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok().and_then(|status| {
+            let mask = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"))?;
+            u64::from_str_radix(mask.trim(), 16).ok()
+        });
+        let is_pending = pending.is_some_and(|mask| mask & (1 << (signal.as_raw() - 1)) != 0);
+        let now = Self::read(self.pid).filter(|now| now.key() == self.key());
+        now.is_some_and(|now| is_pending || !now.is_asleep)
     }
 
     pub(super) fn signal(&self, signal: Signal) {

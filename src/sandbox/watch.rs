@@ -284,6 +284,7 @@ mod tests {
             resident_bytes: 0,
             wants_to_run,
             is_held_up: false,
+            is_asleep: false,
             is_stopped: false,
         };
         let mut watched = Watched::default();
@@ -309,6 +310,7 @@ mod tests {
             resident_bytes: 0,
             wants_to_run: false,
             is_held_up: false,
+            is_asleep: false,
             is_stopped: false,
         };
         let mut watched = Watched::default();
