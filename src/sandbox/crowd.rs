@@ -31,6 +31,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// How long a process may take to stop.
 const PATIENCE: Duration = Duration::from_millis(300);
 const MAX_STRIKES: u32 = 3;
+/// Time after which a session that is not seen any more is forgotten.
+const ABSENCE: Duration = Duration::from_secs(10);
 
 static PROCESSORS: LazyLock<usize> =
     LazyLock::new(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
@@ -106,6 +108,7 @@ struct Queue {
     /// The keeper that was asked to stop everything and may not have done so yet. Until it has, the session is looked after: a stop
     /// that comes late would stay.
     owing: Option<Process>,
+    unseen_since: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -135,7 +138,15 @@ impl Waiting {
 
 impl Queue {
     fn new(worker: i32) -> Self {
-        Self { worker, state: State::Stands, waiting: VecDeque::new(), turn: 0, strikes: 0, owing: None }
+        Self {
+            worker,
+            state: State::Stands,
+            waiting: VecDeque::new(),
+            turn: 0,
+            strikes: 0,
+            owing: None,
+            unseen_since: None,
+        }
     }
 
     /// Asks the keeper to stop everybody at once, where that is possible.
@@ -166,10 +177,13 @@ impl Queue {
         self.waiting.retain(|waiting| now.contains_key(&waiting.process.key()));
         let mut going = 0;
         for waiting in &mut self.waiting {
-            let is_stopped = now[&waiting.process.key()].is_stopped;
-            if !is_stopped && (waiting.was_seen_stopped || waiting.since.elapsed() > PATIENCE) {
-                going += 1;
-                *waiting = Waiting::new(waiting.process);
+            let process = now[&waiting.process.key()];
+            let (is_stopped, since) = (process.is_stopped, waiting.since);
+            let was_continued = waiting.was_seen_stopped || process.has_run_since(&waiting.process);
+            if !is_stopped && (was_continued || since.elapsed() > PATIENCE) {
+                // One that did not run since is not to blame: on a busy machine it takes a while until it comes to stop.
+                going += usize::from(was_continued);
+                *waiting = Waiting::new(*process);
                 waiting.process.signal(Signal::STOP);
             }
             waiting.was_seen_stopped = is_stopped;
@@ -240,10 +254,14 @@ impl Crowd {
     /// Looks at all sessions in which something may run, and gives those that have too many their turns. Returns the sessions that make
     /// stopped processes go on. Blocks.
     ///
-    /// `absent` are sessions whose worker is being replaced.
-    pub fn look(&mut self, seen: &[Seen<'_>], absent: &[Arc<str>]) -> Vec<Arc<str>> {
-        let is_there = |handle: &Arc<str>| seen.iter().any(|one| one.handle == *handle) || absent.contains(handle);
-        self.sessions.retain(|handle, _| is_there(handle));
+    /// A session that is not seen may be on its way from one list to another, or between two workers: it is forgotten after a while.
+    pub fn look(&mut self, seen: &[Seen<'_>]) -> Vec<Arc<str>> {
+        let now = Instant::now();
+        self.sessions.retain(|handle, queue| {
+            let is_seen = seen.iter().any(|one| one.handle == *handle);
+            queue.unseen_since = if is_seen { None } else { queue.unseen_since.or(Some(now)) };
+            queue.unseen_since.is_none_or(|since| now - since < ABSENCE)
+        });
         for one in seen {
             if let Some(queue) = self.sessions.get_mut(&one.handle).filter(|queue| queue.worker != one.worker) {
                 // The session went back, which ended what it had. A stop that was asked for can still come.

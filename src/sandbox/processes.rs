@@ -32,7 +32,7 @@ pub struct Process {
     pub(super) is_held_up: bool,
     /// Waits for something that a signal would interrupt.
     pub(super) is_asleep: bool,
-    pub(super) is_stopped: bool,
+    pub is_stopped: bool,
 }
 
 impl Process {
@@ -91,6 +91,12 @@ impl Process {
     /// Kills it, and nobody who got its pid since.
     pub fn end(&self) {
         self.signal(Signal::KILL);
+    }
+
+    /// Whether it ran for longer than it takes to come out of the kernel.
+    pub(super) fn has_run_since(&self, before: &Self) -> bool {
+        const NOTICEABLE_TICKS: u64 = 2;
+        self.ticks >= before.ticks + NOTICEABLE_TICKS
     }
 
     /// Whether it was sent a signal that it blocks and reads, and has not yet read it or done what it does for it: whoever does nothing

@@ -64,14 +64,8 @@ fn look_on(sessions: &Weak<Sessions>) {
         }
         let began = thread_time();
         if !crowd.is_empty() || !crowd::is_quiet() {
-            let (mut seen, mut absent) = (Vec::new(), Vec::new());
-            for session in &active {
-                match session.seen(&sessions) {
-                    Some(one) => seen.push(one),
-                    None => absent.push(session.info.handle.clone()),
-                }
-            }
-            for handle in crowd.look(&seen, &absent) {
+            let seen: Vec<_> = active.iter().filter_map(|session| session.seen(&sessions)).collect();
+            for handle in crowd.look(&seen) {
                 let session = active.iter().find(|session| session.info.handle == handle);
                 let seen = seen.iter().find(|seen| seen.handle == handle);
                 session.zip(seen).into_iter().for_each(|(session, seen)| session.end_defiant(seen));

@@ -126,6 +126,7 @@ impl Link {
             self.frozen.iter().find(|frozen| frozen.id == id).ok_or_else(|| Error::NoCheckpoint(id.to_owned()))?;
         let unreachable = |error: io::Error| Error::Unreachable { message: format!("its frozen copy: {error}") };
         let (ours, theirs) = Ends::new()?;
+        frozen.worker.wake();
         frozen.control.send(&serde_json::json!({"op": "branch"}), &theirs.each()).map_err(unreachable)?;
         drop(theirs);
         let (message, mut datagram) = ours.control.receive_message::<ControlMessage>().await.map_err(unreachable)?;
@@ -180,6 +181,7 @@ impl Link {
         let unreachable = |error: io::Error| Error::Unreachable { message: format!("its frozen copy: {error}") };
         let passed = [requests_end.as_fd(), replies_end.as_fd(), control_end.as_fd()];
         let frozen = self.frozen.last().ok_or_else(|| Error::NoCheckpoint(id.to_owned()))?;
+        frozen.worker.wake();
         frozen.control.send(&serde_json::json!({"op": "resume"}), &passed).map_err(unreachable)?;
         drop((requests_end, replies_end, control_end));
         let (message, mut datagram) = control.receive_message::<ControlMessage>().await.map_err(unreachable)?;

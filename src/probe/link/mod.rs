@@ -40,7 +40,7 @@ use crate::{
     },
     output::Stream,
     python::Interpreter,
-    sandbox::{Terms, cgroup::Group, proxy::Proxy},
+    sandbox::{Terms, cgroup::Group, processes::Process, proxy::Proxy},
 };
 
 pub use copies::Restored;
@@ -489,6 +489,9 @@ impl Link {
             blob,
             &mut frame,
         );
+        if self.confined {
+            self.worker.wake();
+        }
         self.write(&frame).await?;
         Ok(id)
     }
@@ -760,6 +763,13 @@ impl Link {
 }
 
 impl Worker {
+    /// Lets it go on if it is stopped: by its own session, or because too many wanted to run.
+    fn wake(&self) {
+        if Process::read(self.pid).is_some_and(|process| process.is_stopped) {
+            send_signal(self.pidfd.get_ref(), libc::SIGCONT);
+        }
+    }
+
     fn from_datagram(datagram: &mut Datagram, confined: bool) -> io::Result<Self> {
         let (pid, pidfd) = datagram.sender()?;
         let kept_pid = if confined { pid_within(&pidfd)? } else { pid };
