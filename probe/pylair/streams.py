@@ -20,6 +20,8 @@ _CHUNK_BYTES = 16 << 10
 _AT_ONCE = 10
 _MOMENT_SECONDS = 0.05
 _NAMES = ("stdout", "stderr", "stdin")
+# Maximum number of go-betweens kept after they were replaced.
+_MAX_KEPT = 16
 _NO_INPUT = "a call in an app has no stdin: put the value into the code instead of asking for it"
 
 Send = Callable[[dict, bytes], None]
@@ -165,7 +167,7 @@ class Streams:
                 current = getattr(sys, name, None)
                 # There may be no stdout; without a stdin a call has none either.
                 if type(current) is not _GoBetween and (current is not None or name != "stdin"):
-                    setattr(sys, name, _GoBetween(name, current))
+                    setattr(sys, name, _go_between(name, current))
 
     def leave(self) -> None:
         with self._lock:
@@ -251,6 +253,22 @@ class _GoBetween:
 
     def __dir__(self) -> Any:
         return dir(_chosen(self))
+
+
+# The newest go-betweens. `print` and `input` use `sys.stdout` without holding a reference to it (CPython gh-130163, until 3.14): a
+# go-between that were freed when the originals are put back would be used after that by a thread of the app's that prints just then.
+_kept: list[tuple[str, Any, _GoBetween]] = []
+
+
+def _go_between(name: str, original: Any) -> _GoBetween:
+    """Returns the go-between for a stream, the same one each time. With the lock of `Streams` in hand."""
+    for kept_name, kept_original, kept in _kept:
+        if kept_name == name and kept_original is original:
+            return kept
+    made = _GoBetween(name, original)
+    _kept.append((name, original, made))
+    del _kept[:-_MAX_KEPT]
+    return made
 
 
 def _chosen(stream: Any) -> Any:

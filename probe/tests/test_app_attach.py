@@ -169,6 +169,32 @@ def test_the_modules_that_are_looked_for_are_all_that_the_probe_brings(python, h
     assert {name for name in found if not name.startswith(("_", "sre_"))} - {"ctypes"} <= needed, found - needed
 
 
+# A stream that is in the middle of writing when a call ends, and is used once more after that.
+SLOW_PRINT = """
+class Slow:
+    def __init__(self, stream):
+        self.stream, self.inside, self.go = stream, threading.Event(), threading.Event()
+    def write(self, text):
+        if text == 'slow':
+            self.inside.set()
+            self.go.wait(20)
+        self.stream.write(text)
+    def flush(self):
+        self.stream.flush()
+slow = sys.stdout = Slow(sys.stdout)
+printer = threading.Thread(target=lambda: print('slow', 'rest'))
+"""
+
+
+def test_a_thread_of_the_program_prints_on_when_a_call_ends(home, target):
+    """`print` holds no reference to `sys.stdout` up to 3.13, so what stands for it while a call runs must not be freed at its end."""
+    tell(target, "attach()")
+    visit = home.visit("victim")
+    tell(target, f"exec({SLOW_PRINT!r}, globals())")
+    assert visit.run("main.printer.start()\nmain.slow.inside.wait(20)")["result"] == "True"
+    assert tell(target, "slow.go.set(); printer.join(20)") == ["slow rest"]
+
+
 def test_a_probe_of_another_registry_is_named_and_stays(home, target, tmp_path):
     tell(target, "attach()")
     visit = home.visit("victim")
