@@ -131,6 +131,8 @@ class App:
             server.open()
             try:
                 self.calls.start()
+                # Whoever finds the entry may rely on everything: log records are kept from here on.
+                server.publish()
                 server.start_thread()
             except BaseException:
                 server.finish()

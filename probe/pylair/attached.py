@@ -64,9 +64,14 @@ def _attach(config: dict[str, Any]) -> None:
         visitor.named_by_user = bool(given)
         visitor.by = by
         readonly = bool(config.get("readonly")) or stays_readonly
-        visitor.start(app_id=app_id, readonly=readonly, how="attach", runtime=config["runtime"])
         if "main" not in visitor.registered:
             visitor.show_main()
+        try:
+            visitor.start(app_id=app_id, readonly=readonly, how="attach", runtime=config["runtime"])
+        except BaseException:
+            if visitor.shows_main:
+                visitor.unregister("main")
+            raise
     if installed is not None:
         visiting.remove_package()
 

@@ -110,7 +110,7 @@ class Server:
     # What may be called on any thread.
 
     def open(self) -> None:
-        """Makes the sockets and the entry. Raises OSError, and has then made nothing."""
+        """Makes the sockets; `publish` writes the entry. Raises OSError, and has then made nothing."""
         directory = registry.open_directory(self.runtime)
         start = registry.start_time()
         self._path = os.path.join(directory, f"{os.getpid()}-{start}")
@@ -127,7 +127,6 @@ class Server:
             if app.by is not None:
                 self.entry["by"] = app.by
             registry.remove(f"{self._path}.error")
-            self.publish()
         except BaseException:
             self.finish()
             raise
@@ -305,6 +304,7 @@ class Server:
             if self._gate.acquire(True, self._delay) or self._order is not None:
                 return None if self._order == "pause" else "stop"
             self.open()
+            self.publish()
         self._poll = poll()
         self._poll.register(self._wake_read, select.POLLIN)
         for fd in self._listeners:

@@ -25,6 +25,7 @@ def main(config: dict[str, Any]) -> None:
     visitor.named_by_user = bool(given)
     settings = {"readonly": bool(config.get("readonly")), "app_id": app_id, "how": "wrap", "parent": parent, "runtime": config["runtime"]}
     port = config.get("port")
+    visitor.show_main()
     try:
         visitor.start(port=port, **settings)
     except OSError as error:
@@ -32,7 +33,6 @@ def main(config: dict[str, Any]) -> None:
             raise
         visiting.say(f"{error.strerror or error}; the app is served without the port")
         visitor.start(**settings)
-    visitor.show_main()
 
 
 def _leave() -> None:

@@ -169,6 +169,16 @@ def test_the_modules_that_are_looked_for_are_all_that_the_probe_brings(python, h
     assert {name for name in found if not name.startswith(("_", "sre_"))} - {"ctypes"} <= needed, found - needed
 
 
+def test_whoever_finds_the_entry_finds_everything(home, target):
+    """`attach` ends when the entry is there: a record that is made right after that is kept, and `main` is known."""
+    seen = "[type(logging.getLogRecordFactory()).__name__, sys.modules['_pylair.app'].current().registered.get('main') is not None]"
+    tell(target, "import logging; rename, seen = os.rename, []")
+    tell(target, f"os.rename = lambda *paths: (seen.append({seen}), rename(*paths))")
+    tell(target, "attach()")
+    assert home.visit("victim").status()["registered"] == ["main"]
+    assert tell(target, "os.rename = rename; print(seen)") == ["[['_Factory', True]]"]
+
+
 # A stream that is in the middle of writing when a call ends, and is used once more after that.
 SLOW_PRINT = """
 class Slow:
