@@ -168,15 +168,19 @@ async def test_no_descriptors(home: Home, run: Any, python: str) -> None:
 
 @pytest.mark.parametrize("python", PYTHONS, ids=os.path.basename)
 @pytest.mark.parametrize("imported", [False, True])
-async def test_a_shadowed_module(home: Home, run: Any, tmp_path: Any, python: str, imported: bool) -> None:
-    (tmp_path / "json.py").write_text("print('own json', flush=True)\n")
-    (tmp_path / "app.py").write_text(f"import sys\n{'import json' if imported else ''}\nprint('open', flush=True)\nsys.stdin.read()\n")
-    program = run(Program, [python, str(tmp_path / "app.py")])
+@pytest.mark.parametrize("name", ["json", "resource", "select", "array", "threading", "types", "ctypes"])
+async def test_a_shadowed_module(home: Home, run: Any, tmp_path: Any, python: str, imported: bool, name: str) -> None:
+    if name == "types" and imported:
+        pytest.skip("the interpreter has its own by then")
+    (tmp_path / f"{name}.py").write_text("print('own module', flush=True)\n")
+    (tmp_path / "app.py").write_text(f"import sys\n{f'import {name}' if imported else ''}\nprint('open', flush=True)\nsys.stdin.read()\n")
+    # `-S`, because `site` imports some of them itself.
+    program = run(Program, [python, "-S", str(tmp_path / "app.py")])
     program.wait_for("^open")
     told = await refused(home, program.pid)
-    assert f"json is {tmp_path}/json.py" in told and "rename that file" in told, told
+    assert f"{name} is {tmp_path}/{name}.py" in told and "rename that file" in told, told
     program.end()
-    assert program.lines.count("own json\n") == imported, "the program's own module was run"
+    assert program.lines.count("own module\n") == imported, "the program's own module was run"
 
 
 @pytest.mark.parametrize("python", PYTHONS, ids=os.path.basename)

@@ -7,19 +7,23 @@ try:
     from _frozen_importlib import _find_spec
 
     needed = (
-        "abc ast codecs collections contextlib contextvars copyreg difflib dis enum functools heapq importlib inspect io json keyword "
-        "linecache logging opcode operator os re reprlib selectors signal socket stat string struct textwrap threading token tokenize "
-        "traceback types typing warnings weakref"
+        "__future__ _socket _struct _weakrefset abc array ast binascii codecs collections contextlib contextvars copyreg difflib dis enum "
+        "fcntl functools heapq importlib inspect io json keyword linecache logging math opcode operator os re reprlib resource select "
+        "selectors signal socket stat string struct textwrap threading token tokenize traceback types typing warnings weakref"
     )
-    library = getattr(sys.modules.get("os"), "__file__", None) or ""
-    library = library.rpartition("/")[0]
+    # The probe does without these where they are not there.
+    optional = "_json ctypes"
+    # The one that every interpreter has loaded: without `site` (`-S`) that is not `os`.
+    library = getattr(sys.modules.get("encodings"), "__file__", None) or ""
+    library = library.rpartition("/")[0].rpartition("/")[0]
     is_bundle = bool(getattr(sys, "frozen", False))
     missing = []
-    for name in needed.split():
+    for name in (needed + " " + optional).split():
         module = sys.modules.get(name)
         spec = _find_spec(name, None) if module is None else None
         if module is None and spec is None:
-            missing.append(name)
+            if name not in optional.split():
+                missing.append(name)
             continue
         file = getattr(module, "__file__", None) if module is not None else spec.origin
         inside = type(file) is str and library and file.startswith(library + "/") and not file.startswith(library + "/site-packages/")

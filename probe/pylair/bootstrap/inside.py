@@ -6,8 +6,17 @@ import posix
 import sys
 
 try:
-    # The first thread that imports this is taken for the main thread, so it must not be one of ours.
-    import threading  # noqa: F401
+    if "threading" not in sys.modules:
+        from _frozen_importlib import _find_spec
+
+        library = (getattr(sys.modules.get("encodings"), "__file__", None) or "").rpartition("/")[0].rpartition("/")[0]
+        names = "threading _weakrefset types functools collections keyword operator heapq reprlib".split()
+        specs = [_find_spec(name, None) for name in names if name not in sys.modules]
+        files = [str(spec.origin) for spec in specs if spec is not None]
+        # A file of the program's own by one of these names would be run. `arrive.py` finds it and says so.
+        if not library or all(not file.endswith(".py") or file.startswith(library + "/") for file in files):
+            # The first thread that imports this is taken for the main thread, so it must not be one of ours.
+            import threading  # noqa: F401
 
     file = posix.open("@PATH@", posix.O_RDONLY | posix.O_CLOEXEC)
     try:
