@@ -50,6 +50,8 @@ class App:
         self.leftovers: list[dict[str, Any]] = []
         # `main` is whatever module is `__main__` at the time, unless the program registered something else under that name.
         self.shows_main = False
+        # The kernel's id of the thread that a probe arrived on, which is about to end.
+        self.arriving = 0
         self.runtime = ""
         self._server: Server | None = None
         self._lock: Any = RLock()
@@ -131,8 +133,6 @@ class App:
             server.open()
             try:
                 self.calls.start()
-                # Whoever finds the entry may rely on everything: log records are kept from here on.
-                server.publish()
                 server.start_thread()
             except BaseException:
                 server.finish()
@@ -143,6 +143,12 @@ class App:
             import atexit
 
             atexit.register(self.stop)
+            try:
+                # Whoever finds the entry may rely on everything: log records are kept, and forks are watched.
+                server.publish()
+            except BaseException:
+                self.stop()
+                raise
             return True
 
     def _start_again(self, readonly: bool, app_id: str | None, loop: Any, port: int | None) -> bool:

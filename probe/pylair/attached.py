@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
 from typing import Any
@@ -66,6 +67,8 @@ def _attach(config: dict[str, Any]) -> None:
         readonly = bool(config.get("readonly")) or stays_readonly
         if "main" not in visitor.registered:
             visitor.show_main()
+        if _thread.get_native_id() != os.getpid():
+            visitor.arriving = _thread.get_native_id()
         try:
             visitor.start(app_id=app_id, readonly=readonly, how="attach", runtime=config["runtime"])
         except BaseException:

@@ -183,8 +183,10 @@ class Server:
         if self._give_order("pause", _PAUSE_SECONDS) and sys.version_info >= (3, 12):
             # From 3.12 on, `os.fork` warns of threads; the operating system takes a moment to forget one that has ended.
             deadline = time.monotonic() + _PAUSE_SECONDS
-            while os.path.exists(f"/proc/self/task/{self._thread_id}") and time.monotonic() < deadline:
-                sleep(0.00005)
+            for thread in (self._thread_id, self.app.arriving):
+                while thread and os.path.exists(f"/proc/self/task/{thread}") and time.monotonic() < deadline:
+                    sleep(0.00005)
+            self.app.arriving = 0
         self._wait_for_imports()
 
     def _wait_for_imports(self) -> None:

@@ -171,13 +171,15 @@ def test_the_modules_that_are_looked_for_are_all_that_the_probe_brings(python, h
 
 
 def test_whoever_finds_the_entry_finds_everything(home, target):
-    """`attach` ends when the entry is there: a record that is made right after that is kept, and `main` is known."""
-    seen = "[type(logging.getLogRecordFactory()).__name__, sys.modules['_pylair.app'].current().registered.get('main') is not None]"
-    tell(target, "import logging; rename, seen = os.rename, []")
+    """`attach` ends when the entry is there: records made right after that are kept, forks are seen."""
+    app = "sys.modules['_pylair.app'].current()"
+    forks = "codecs.lookup_error('pylair.fork').target is not None"
+    seen = f"[type(logging.getLogRecordFactory()).__name__, *{app}.registered, {app}.running, {forks}]"
+    tell(target, "import codecs, logging; rename, seen = os.rename, []")
     tell(target, f"os.rename = lambda *paths: (seen.append({seen}), rename(*paths))")
     tell(target, "attach()")
     assert home.visit("victim").status()["registered"] == ["main"]
-    assert tell(target, "os.rename = rename; print(seen)") == ["[['_Factory', True]]"]
+    assert tell(target, "os.rename = rename; print(seen)") == ["[['_Factory', 'main', True, True]]"]
 
 
 # A stream that is in the middle of writing when a call ends, and is used once more after that.

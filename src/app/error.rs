@@ -43,8 +43,8 @@ pub enum Error {
     Refused(Refusal),
     #[error("the answer of {target} could not be read: {why}")]
     Unreadable { target: String, why: String },
-    #[error("{target} was not attached to; it serves because it wants to")]
-    NotAttached { target: String },
+    #[error("{target} was not attached to: {}", Self::why_served(how))]
+    NotAttached { target: String, how: String },
     #[error("{target} was attached to read-only on the command line, and is not detached from anywhere else")]
     HeldReadOnly { target: String, pid: i32 },
     #[error("{what} needs a session, and {target} is an app")]
@@ -58,6 +58,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// Why an app serves that nobody attached to.
+    pub fn why_served(how: &str) -> &'static str {
+        match how {
+            "wrap" => "it was started with `pylair wrap`",
+            "fork" => "it was forked by an app that nobody attached to",
+            _ => "the program serves itself with pylair.start()",
+        }
+    }
+
     /// The message with its cause.
     pub fn message(&self) -> String {
         crate::plain::with_causes(self)
@@ -120,13 +129,14 @@ impl Error {
             Self::Full { .. } => "wait for what is running; get_status shows it".to_owned(),
             Self::Refused(refusal) => refusal.hint.clone().unwrap_or_else(|| "inspect shows what is there".to_owned()),
             Self::Unreadable { .. } => "the probe in it may be of another version".to_owned(),
-            Self::NotAttached { .. } => "pylair.stop() in the app ends it; the app itself is yours to end".to_owned(),
+            Self::NotAttached { how, .. } if how == "start" => {
+                "pylair.stop() in the app ends it; the app itself is yours to end".to_owned()
+            }
+            Self::NotAttached { .. } => "it serves until it ends; the app itself is yours to end".to_owned(),
             Self::HeldReadOnly { pid, .. } => {
                 format!("ask whoever attached to run `pylair attach {pid} --detach` in a shell; looking works meanwhile")
             }
-            Self::SessionsOnly { .. } => {
-                "name a session, or leave out `target` for your default one where it is optional".to_owned()
-            }
+            Self::SessionsOnly { .. } => "name a session with `target`; list_targets shows them".to_owned(),
             Self::NoRollback => "leave out on_timeout: what a call did in an app stays done".to_owned(),
             Self::CodeTooLong(_) => "write the data to a file and read it from the code".to_owned(),
             Self::Output(error) => error.hint().unwrap_or("see the daemon's log").to_owned(),

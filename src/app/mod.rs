@@ -510,8 +510,8 @@ impl App {
 
     /// Takes a probe that came in from outside out again.
     pub async fn detach(&self, caller: &Caller) -> Result<(), Error> {
-        if self.entry.how != "attach" {
-            return Err(Error::NotAttached { target: self.name() });
+        if !self.entry.is_attached() {
+            return Err(Error::NotAttached { target: self.name(), how: self.entry.how.clone() });
         }
         if self.entry.is_held_read_only() && caller.door != Door::Cli {
             return Err(Error::HeldReadOnly { target: self.name(), pid: self.entry.pid });

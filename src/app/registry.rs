@@ -84,6 +84,11 @@ impl Entry {
         self.readonly && self.by == Some(By::CommandLine)
     }
 
+    /// Whether its probe was brought by an attach: to it, or to the process that forked it.
+    pub fn is_attached(&self) -> bool {
+        self.how == "attach" || (self.how == "fork" && self.by.is_some())
+    }
+
     /// Whether it is the copy of a failure.
     pub fn is_frozen(&self) -> bool {
         self.how == "frozen"

@@ -100,7 +100,10 @@ impl Files {
     /// Tells the probe to leave, and waits until its entry is gone.
     pub fn detach(&self, process: &Process, watch: &Watch) -> Result<Entry, Error> {
         let pid = process.pid;
-        let entry = self.entry().filter(|entry| entry.how == "attach").ok_or(Error::NotAttached { pid })?;
+        let entry = self.entry().ok_or(Error::NotAttached { pid })?;
+        if !entry.is_attached() {
+            return Err(Error::Serves { pid, app_id: entry.app_id, how: entry.how });
+        }
         let failed = |source| Error::Failed { pid, what: "its probe does not answer", source };
         ask(&process.reach(&entry.endpoint), pid, Op::Detach).map_err(failed)?;
         let until = Instant::now() + DETACH_LIMIT;

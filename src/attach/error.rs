@@ -63,6 +63,8 @@ pub enum Error {
     Ended { pid: i32 },
     #[error("no probe is in process {pid}")]
     NotAttached { pid: i32 },
+    #[error("process {pid} (app:{app_id}) was not attached to: {}", crate::app::Error::why_served(how))]
+    Serves { pid: i32, app_id: String, how: String },
     #[error("attaching is supported on Linux on x86_64 only")]
     Unsupported,
     #[error("process {pid}: {what}")]
@@ -168,7 +170,7 @@ impl Error {
             Self::AnotherProbe { .. } => "another_probe",
             Self::Writable { .. } => "writable",
             Self::Ended { .. } => "process_ended",
-            Self::NotAttached { .. } => "not_attached",
+            Self::NotAttached { .. } | Self::Serves { .. } => "not_attached",
             Self::Unsupported => "unsupported",
             Self::Failed { .. } => "attach_failed",
             Self::Told(told) => KINDS.iter().find(|kind| **kind == told.kind).copied().unwrap_or("attach_failed"),
@@ -224,6 +226,7 @@ impl Error {
             }
             Self::Writable { .. } => "the program serves itself so; start it with `readonly=True` or `pylair wrap --readonly`".to_owned(),
             Self::Ended { .. } => "start it again, then attach".to_owned(),
+            Self::Serves { .. } => "its probe stays until the program ends or calls pylair.stop()".to_owned(),
             Self::NotAttached { .. } => "list_targets shows the apps that are there".to_owned(),
             Self::Unsupported => "start the program with `pylair wrap`, or with pylair.start() in it".to_owned(),
             Self::Failed { .. } => "try again; start the program with `pylair wrap` if it stays so".to_owned(),

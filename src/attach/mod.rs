@@ -113,7 +113,8 @@ pub fn attach(pid: i32, options: &Options) -> Result<Attached, Error> {
     };
     if let Some(entry) = files.entry() {
         if options.readonly && !entry.readonly {
-            return Err(Error::Writable { pid, app_id: entry.app_id, attached: entry.how == "attach" });
+            let attached = entry.is_attached();
+            return Err(Error::Writable { pid, app_id: entry.app_id, attached });
         }
         return Ok(attached(entry, Way::Already, Duration::ZERO));
     }

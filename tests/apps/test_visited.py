@@ -145,6 +145,44 @@ async def test_read_only_is_loosened_only_where_it_was_made(home: Home, run: Any
         assert done.returncode != 0 and "may change everything" in done.stderr and "--detach" in done.stderr, done.stderr
 
 
+FORKING = "import os, sys\nprint('open', flush=True)\nfor line in sys.stdin:\n    pid = os.fork()\n    if not pid:\n        break\n"
+FORKING += "    print('forked', pid, flush=True)\nsys.stdin.read()\n"
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=os.path.basename)
+async def test_a_fork_of_an_attached_program_is_let_go_too(home: Home, run: Any, python: str) -> None:
+    """It is as read-only as its parent, nobody is told that it serves by itself, and forking right after the attach warns of nothing."""
+    program = run(Program, [python, "-W", "error", "-c", FORKING])
+    program.wait_for("^open")
+    assert home.run("attach", str(program.pid), "--readonly").returncode == 0
+    program.write("fork")
+    child = int(program.wait_for(r"^forked (\d+)")[1])
+    async with visiting(home, f"pid:{child}") as visitor:
+        while len(await visitor.apps()) < 2:
+            pass
+        assert "read-only" in await visitor.refused("execute", code="1")
+        told = await visitor.refused("close_session")
+        assert f"pylair attach {child} --detach" in told and "on the command line" in told, told
+        done = home.run("attach", str(child), "--detach")
+        assert done.returncode == 0, done.stderr
+        assert [app["pid"] for app in await visitor.apps()] == [program.pid]
+    assert not [line for line in program.lines if "Warning" in line], program.lines
+
+
+async def test_what_nobody_attached_to_says_why_it_serves(home: Home, run: Any) -> None:
+    started, wrapped = run(Script, "start"), run(Threads, "wrap")
+    async with visiting(home) as visitor:
+        apps = {app["pid"]: app for app in await visitor.apps()}
+        assert len(apps) == 2, apps
+        (other,) = set(apps) - {started.pid}
+        for pid, why in ((started.pid, "serves itself with pylair.start()"), (other, "was started with `pylair wrap`")):
+            told = await visitor.to(f"pid:{pid}").refused("close_session")
+            assert f"was not attached to: {'the program' if pid == started.pid else 'it'} {why}" in told, told
+            done = home.run("attach", str(pid), "--detach")
+            assert done.returncode != 0 and why in done.stderr and "no probe" not in done.stderr, done.stderr
+    assert wrapped.process.poll() is None
+
+
 # What keeps a probe from starting for good: each has a sentence of its own, and none takes the five seconds of an answer that is late.
 
 LATE = "did not answer"
