@@ -248,13 +248,18 @@ impl Objects {
         let state = self.memory.byte(object.wrapping_add(self.layout.offset(At::StringState)))?;
         // Two bits say whether it is interned, three are the width of a character, then compact and ASCII.
         let (width, compact, ascii) = (u64::from(state >> 2 & 7), state >> 5 & 1 == 1, state >> 6 & 1 == 1);
-        if !compact || !matches!(width, 1 | 2 | 4) {
+        if !matches!(width, 1 | 2 | 4) {
             return Err(io::Error::other("no string"));
         }
-        let whole = self.layout.offset(At::StringSize);
-        let start = if ascii { self.layout.offset(At::StringAsciiSize) } else { whole.wrapping_sub(WORD) };
+        let whole = object.wrapping_add(self.layout.offset(At::StringSize));
+        let start = match (compact, ascii) {
+            (true, true) => object.wrapping_add(self.layout.offset(At::StringAsciiSize)),
+            (true, false) => whole.wrapping_sub(WORD),
+            // Of a class derived from `str`: its characters are elsewhere.
+            (false, _) => self.memory.word(whole.wrapping_sub(WORD))?,
+        };
         let bytes = usize::try_from(count * width).map_err(io::Error::other)?;
-        let bytes = self.memory.bytes(object.wrapping_add(start), bytes)?;
+        let bytes = self.memory.bytes(start, bytes)?;
         let text = match width {
             1 => bytes.iter().map(|byte| char::from(*byte)).collect(),
             2 => char::decode_utf16(bytes.chunks_exact(2).map(|pair| u16::from_ne_bytes([pair[0], pair[1]])))
@@ -305,7 +310,7 @@ impl Objects {
             "bool" => if self.integer(object)? == Some(0) { "False" } else { "True" }.to_owned(),
             "float" => {
                 let value = f64::from_bits(self.field(object, At::FloatValue)?);
-                format!("{value:?}")
+                float_shown(&format!("{value:?}"), &format!("{value:e}"))
             }
             "int" => match self.integer(object)? {
                 Some(value) => value.to_string(),
@@ -313,20 +318,22 @@ impl Objects {
             },
             _ if flags & IS_STRING != 0 => {
                 let (text, cut) = self.string_part(object, MAX_VALUE_CHARS as u64)?;
-                format!("\"{}\"{}", text.replace('"', "\\\""), if cut { "…" } else { "" })
+                let text = text.replace('\\', "\\\\").replace('"', "\\\"");
+                of_class("str", &name, format!("\"{text}\"{}", if cut { "…" } else { "" }))
             }
             _ if flags & IS_BYTES != 0 => format!("<{name} of {} bytes>", self.field(object, At::BytesSize)?),
             _ if flags & IS_TUPLE != 0 => {
                 let items = object.wrapping_add(self.layout.offset(At::TupleItems));
                 let size = self.field(object, At::TupleSize)?;
                 let comma = if size == 1 { "," } else { "" };
-                format!("({}{comma})", self.items_shown(items, size, depth)?)
+                of_class("tuple", &name, format!("({}{comma})", self.items_shown(items, size, depth)?))
             }
             _ if flags & IS_LIST != 0 => {
                 let items = self.field(object, At::ListItems)?;
-                format!("[{}]", self.items_shown(items, self.field(object, At::ListSize)?, depth)?)
+                let size = self.field(object, At::ListSize)?;
+                of_class("list", &name, format!("[{}]", self.items_shown(items, size, depth)?))
             }
-            _ if flags & IS_DICT != 0 => format!("{{{}}}", self.pairs_shown(object, depth)?),
+            _ if flags & IS_DICT != 0 => of_class("dict", &name, format!("{{{}}}", self.pairs_shown(object, depth)?)),
             _ if flags & IS_CLASS != 0 => {
                 let class = self.memory.text(self.field(object, At::TypeName)?, 100)?;
                 format!("<class '{}'>", plain(&class, 100))
@@ -355,8 +362,14 @@ impl Objects {
             "int32" => i32::from_ne_bytes([a, b, c, d]).to_string(),
             "uint64" => u64::from_ne_bytes(bytes).to_string(),
             "int64" => i64::from_ne_bytes(bytes).to_string(),
-            "float32" => format!("{:?}", f32::from_ne_bytes([a, b, c, d])),
-            "float64" => format!("{:?}", f64::from_ne_bytes(bytes)),
+            "float32" => {
+                let value = f32::from_ne_bytes([a, b, c, d]);
+                float_shown(&format!("{value:?}"), &format!("{value:e}"))
+            }
+            "float64" => {
+                let value = f64::from_ne_bytes(bytes);
+                float_shown(&format!("{value:?}"), &format!("{value:e}"))
+            }
             _ => return Ok(None),
         }))
     }
@@ -550,6 +563,25 @@ impl Objects {
     }
 }
 
+/// The text of a value, with its class if that is not the plain one: such a class may have a `__repr__` of its own.
+fn of_class(plain: &str, class: &str, text: String) -> String {
+    if class == plain { text } else { format!("<{class} {text}>") }
+}
+
+/// A number as `repr` writes it, from how Rust writes it and how with an exponent.
+fn float_shown(text: &str, with_exponent: &str) -> String {
+    if text == "NaN" {
+        return "nan".to_owned();
+    }
+    let Some((digits, exponent)) = text.contains('e').then(|| with_exponent.split_once('e')).flatten() else {
+        return text.to_owned();
+    };
+    match exponent.strip_prefix('-') {
+        Some(exponent) => format!("{digits}e-{exponent:0>2}"),
+        None => format!("{digits}e+{exponent:0>2}"),
+    }
+}
+
 /// The line of an instruction, by a code object's own table: 0 when it has none.
 fn line_at(table: &[u8], first_line: i64, instruction: u64) -> u32 {
     let mut bytes = table.iter().copied().peekable();
@@ -608,6 +640,27 @@ mod tests {
         let table = [0b1101_0001, 0, 4, 0b1101_1000, 4, 8, 0b1110_1001, 6, 0b1111_1000];
         let at = |instruction| line_at(&table, 10, instruction);
         assert_eq!([at(0), at(2), at(4), at(6), at(8), at(10), at(12)], [10, 10, 11, 14, 14, 0, 0]);
+    }
+
+    #[test]
+    fn numbers_are_written_as_python_writes_them() {
+        let shown = |value: f64| float_shown(&format!("{value:?}"), &format!("{value:e}"));
+        for (value, repr) in [
+            (0.0, "0.0"),
+            (-0.0, "-0.0"),
+            (1.5, "1.5"),
+            (0.0001, "0.0001"),
+            (0.000_01, "1e-05"),
+            (1.5e-7, "1.5e-07"),
+            (1e15, "1000000000000000.0"),
+            (1e16, "1e+16"),
+            (-1.25e22, "-1.25e+22"),
+            (1e100, "1e+100"),
+            (f64::NAN, "nan"),
+            (f64::NEG_INFINITY, "-inf"),
+        ] {
+            assert_eq!(shown(value), repr);
+        }
     }
 
     #[test]

@@ -172,6 +172,34 @@ fn classes_tuples_closures_and_what_is_left_out_are_told() {
 }
 
 #[test]
+fn numbers_texts_and_derived_classes_are_told_as_they_are() {
+    let code = format!(
+        "import collections\nPoint = collections.namedtuple('Point', 'x y')\nclass Text(str): pass\n\
+         class Items(list):\n    def __repr__(self): print('user code ran', flush=True)\n\
+         def hold():\n    nan, big, small, point = float('nan'), 1e22, 1.5e-7, Point(1, 'a')\n    \
+         text, wide, items, path = Text('q'), Text('h\\u00e9\\u4e2d'), Items([1]), 'C:\\\\new \\\"x\\\"'\n    \
+         table = collections.OrderedDict(a=1)\n    {READY}    input()\nhold()"
+    );
+    on_each_program(&code, |program, home| {
+        let stacks = program.stacks_when(home, |stacks| functions(&stacks.threads[0].frames).first() == Some(&"hold"));
+        let frame = &stacks.threads[0].frames[0];
+        for (name, value) in [
+            ("nan", "nan"),
+            ("big", "1e+22"),
+            ("small", "1.5e-07"),
+            ("point", "<Point (1, \"a\")>"),
+            ("text", "<Text \"q\">"),
+            ("wide", "<Text \"hé中\">"),
+            ("items", "<Items [1]>"),
+            ("path", r#""C:\\new \"x\"""#),
+            ("table", "<collections.OrderedDict {\"a\": 1}>"),
+        ] {
+            assert_eq!(local(frame, name), value, "3.{}", program.minor);
+        }
+    });
+}
+
+#[test]
 fn threads_are_named_and_the_waiting_are_told_from_the_running() {
     let code = format!(
         "import threading\nstarted = threading.Barrier(3)\nlock = threading.Lock()\nlock.acquire()\n\
