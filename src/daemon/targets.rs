@@ -218,7 +218,9 @@ impl Daemon {
     ) -> Result<Session, Error> {
         match self.target(caller, named, purpose).await? {
             Target::Session(session) => Ok(session),
-            Target::App(app) => Err(app::Error::SessionsOnly { what, target: app.name() }.into()),
+            Target::App(app) => {
+                Err(of_default(caller, named, app::Error::SessionsOnly { what, target: app.name() }.into()))
+            }
             Target::Tests(_) => Err(Error::TestsOnly { what }),
         }
     }
@@ -227,13 +229,16 @@ impl Daemon {
     pub async fn app(
         &self,
         caller: &Caller,
-        named: &str,
+        named: Option<&str>,
         what: &'static str,
         instead: &'static str,
     ) -> Result<App, Error> {
-        match self.target(caller, Some(named), Purpose::AsItIs).await? {
+        match self.target(caller, named, Purpose::AsItIs).await? {
             Target::App(app) => Ok(app),
-            Target::Session(session) => Err(Error::AppsOnly { what, target: session.info.name.to_string(), instead }),
+            Target::Session(session) => {
+                let target = session.info.name.to_string();
+                Err(of_default(caller, named, Error::AppsOnly { what, target, instead }))
+            }
             Target::Tests(_) => Err(Error::TestsOnly { what }),
         }
     }
@@ -241,7 +246,9 @@ impl Daemon {
     /// Refuses what only a session can do when an app is named. Whether there is such a session is somebody else's question.
     pub async fn refuse_app(&self, caller: &Caller, named: Option<&str>, what: &'static str) -> Result<(), Error> {
         match self.target(caller, named, Purpose::AsItIs).await {
-            Ok(Target::App(app)) => Err(app::Error::SessionsOnly { what, target: app.name() }.into()),
+            Ok(Target::App(app)) => {
+                Err(of_default(caller, named, app::Error::SessionsOnly { what, target: app.name() }.into()))
+            }
             Err(error @ (Error::Reference(_) | Error::App(_))) => Err(error),
             Err(Error::Default { target, error }) if matches!(*error, Error::Reference(_) | Error::App(_)) => {
                 Err(Error::Default { target, error })
@@ -308,6 +315,14 @@ impl Daemon {
             }
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+/// An error about a target, which says where the target comes from if the call named none.
+fn of_default(caller: &Caller, named: Option<&str>, error: Error) -> Error {
+    match caller.settings.session.as_deref().filter(|_| named.is_none()) {
+        Some(target) => Error::Default { target: target.to_owned(), error: Box::new(error) },
+        None => error,
     }
 }
 

@@ -252,6 +252,45 @@ fn the_default_target_of_a_bridge_is_what_pylair_session_says() {
 }
 
 #[test]
+fn tools_on_apps_mean_the_default_target_too() {
+    let (home, _first) = beside_a_daemon();
+    let code = "import logging\nlogging.getLogger('till').warning('open')";
+    let app = AppProcess::start(&home, &format!("pylair.register('shelf', 1)\n{code}"), "app_id='shop'");
+    let mut second = home.another_client(&[("PYLAIR_SESSION", "app:shop")]);
+    assert_eq!(
+        second.data("read_logs", &json!({}))["count"].as_u64(),
+        Some(0),
+        "records before the probe are not kept"
+    );
+    second.execute(code);
+    assert_eq!(second.data("read_logs", &json!({}))["entries"][0]["message"], "open");
+    assert_eq!(second.failure("screenshot", &json!({}))["kind"], "no_screenshot");
+    let stacks = second.data("dump_stacks", &json!({}));
+    assert_eq!(stacks["pid"].as_i64(), Some(app.pid.into()), "{stacks}");
+    let refused = second.failure("save_session", &json!({}));
+    assert_eq!(refused["kind"], "sessions_only");
+    let hint = refused["hint"].as_str().expect("a hint");
+    assert!(hint.contains("PYLAIR_SESSION says `app:shop`") && !hint.contains("leave out"), "{refused}");
+    // Where the default is a session, or there is none.
+    let mut third = home.another_client(&[]);
+    assert_eq!(third.failure("read_logs", &json!({}))["kind"], "no_session");
+    third.execute("x = 1");
+    assert_eq!(third.failure("read_logs", &json!({}))["kind"], "apps_only");
+    assert_eq!(third.data("dump_stacks", &json!({}))["threads"][0]["main"], true);
+    let mut fourth = home.another_client(&[("PYLAIR_SESSION", &format!("pid:{}", std::process::id()))]);
+    assert_eq!(
+        fourth.failure("dump_stacks", &json!({}))["kind"],
+        "not_python",
+        "any process of the user's may be meant"
+    );
+    let setup = "import threading\npylair.set_main_thread_invoker(lambda call: threading.Event().wait())\n\
+                 pylair.set_screenshot_fn(lambda: b'')";
+    let _busy = AppProcess::start(&home, setup, "app_id='busy'");
+    let mut fifth = home.another_client(&[("PYLAIR_SESSION", "app:busy"), ("PYLAIR_TIMEOUT_S", "0.2")]);
+    assert_eq!(fifth.failure("screenshot", &json!({}))["kind"], "not_begun", "its timeout_s counts for a picture too");
+}
+
+#[test]
 fn a_shell_beside_a_bridge_finds_its_default_target() {
     let home = Home::new();
     home.run(&["exec", "-t", "main", "1"]);

@@ -31,7 +31,7 @@ const MAX_MESSAGE_CHARS: usize = 2000;
 #[serde(deny_unknown_fields)]
 pub struct LogsArgs {
     /// An app, as app:ID
-    target: String,
+    target: Option<String>,
     /// At most so many records (default 200)
     limit: Option<u64>,
     /// Records after this one: `next_after_id` of the last answer
@@ -76,7 +76,7 @@ pub async fn read_logs(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: LogsArgs = parse(&call)?;
     let wait = duration("wait_s", args.wait_s)?.unwrap_or_default().min(MAX_WAIT);
     let instead = "a session keeps no log records; configure logging there with execute and read what it prints";
-    let app = call.daemon.app(&call.caller, &args.target, call.tool, instead).await?;
+    let app = call.daemon.app(&call.caller, args.target.as_deref(), call.tool, instead).await?;
     call.note(app.take_notes());
     let request = wire::Logs {
         limit: args.limit,
@@ -140,7 +140,7 @@ impl Record {
 #[serde(deny_unknown_fields)]
 pub struct ScreenshotArgs {
     /// An app, as app:ID
-    target: String,
+    target: Option<String>,
     /// Code to render alone instead
     code: Option<String>,
 }
@@ -152,12 +152,13 @@ pub async fn screenshot(call: Call<'_>) -> Result<CallToolResult, ToolError> {
         return Err(core::Error::NotAllowed("run code").into());
     }
     let instead = "in a session, show the picture with execute: a figure or a PIL image as the last value";
-    let app = call.daemon.app(&call.caller, &args.target, call.tool, instead).await?;
+    let app = call.daemon.app(&call.caller, args.target.as_deref(), call.tool, instead).await?;
     call.note(app.take_notes());
     if let Some(code) = code {
         call.begin(&targets::Target::App(app.clone()), Some(code));
     }
-    let (mime, picture, notes) = app.screenshot(&call.caller, code, SCREENSHOT_TIMEOUT).await?;
+    let limit = call.caller.settings.timeout.unwrap_or(SCREENSHOT_TIMEOUT).min(SCREENSHOT_TIMEOUT);
+    let (mime, picture, notes) = app.screenshot(&call.caller, code, limit).await?;
     let facts = format!("[{}: {mime}, {}]", app.name(), render::size_text(picture.len() as u64));
     if picture.len() > MAX_PICTURE_BYTES || !matches!(&*mime, "image/png" | "image/jpeg" | "image/webp" | "image/gif") {
         let resource = keep(&call, mime, picture).await?;

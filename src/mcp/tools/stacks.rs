@@ -20,14 +20,14 @@ use crate::{
 #[serde(deny_unknown_fields)]
 pub struct StacksArgs {
     /// A session, an app, a failure, or `pid:4711` for any Python process of yours
-    target: String,
+    target: Option<String>,
     /// The variables of every frame (default true)
     locals: Option<bool>,
 }
 
 pub async fn dump_stacks(call: Call<'_>) -> Result<CallToolResult, ToolError> {
     let args: StacksArgs = parse(&call)?;
-    let (pid, app) = process_of(&call, &args.target).await?;
+    let (pid, app) = process_of(&call, args.target.as_deref()).await?;
     let options = Options { locals: args.locals.unwrap_or(true) };
     // The frames of a failure are on no thread's stack any more.
     if let Some(copy) = app.as_ref().filter(|app| app.entry.is_frozen()) {
@@ -69,8 +69,9 @@ async fn add_tasks(call: &Call<'_>, app: &App, options: Options, stacks: &mut St
 }
 
 /// The process behind a target, and the app it is, if it is one.
-async fn process_of(call: &Call<'_>, named: &str) -> Result<(i32, Option<App>), ToolError> {
-    match (call.target(Some(named), Purpose::AsItIs).await, named.parse()) {
+async fn process_of(call: &Call<'_>, named: Option<&str>) -> Result<(i32, Option<App>), ToolError> {
+    let meant = named.or(call.caller.settings.session.as_deref()).unwrap_or_default().parse();
+    match (call.target(named, Purpose::AsItIs).await, meant) {
         (Ok(Target::Session(session)), _) => {
             let pid = session.status().pid.ok_or(session::Error::Gone)?;
             Ok((pid, None))
@@ -78,7 +79,7 @@ async fn process_of(call: &Call<'_>, named: &str) -> Result<(i32, Option<App>), 
         (Ok(Target::App(app)), _) => Ok((app.entry.pid, Some(app))),
         (Ok(Target::Tests(_)), _) => Err(targets::Error::TestsOnly { what: "dump_stacks" }.into()),
         // Any process of the user's will do. It need not be a target, so it takes more than looking at one.
-        (Err(targets::Error::App(crate::app::Error::NotAnApp { .. })), Ok(Reference::Process(pid))) => {
+        (Err(error), Ok(Reference::Process(pid))) if error.kind() == "not_an_app" => {
             let is_watched_only = call.is_readonly() && call.caller.door == Door::Http;
             if call.caller.may(Scope::Admin) && !is_watched_only {
                 return Ok((pid, None));
