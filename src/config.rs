@@ -300,6 +300,16 @@ impl From<toml::Value> for CheckpointsText {
     }
 }
 
+impl std::fmt::Display for Checkpoints {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Off => formatter.write_str("off"),
+            Self::Auto => formatter.write_str("auto"),
+            Self::Newest(count) => count.fmt(formatter),
+        }
+    }
+}
+
 impl std::str::FromStr for Checkpoints {
     type Err = ();
 

@@ -118,7 +118,10 @@ async fn serve(daemon: Arc<Daemon>, connection: OwnedFd) {
     let stop = CancellationToken::new();
     let gone = Arc::new(AtomicBool::new(false));
     let resumed = hello.resumed.take();
+    let said: Vec<String> = hello.introduction.iter().flat_map(|own| &own.said).map(|said| said.key.clone()).collect();
     let (caller, mut notes) = caller_behind(&daemon, peer.pid, hello);
+    let said: Vec<&str> = said.iter().map(String::as_str).collect();
+    notes.extend(daemon.sessions.opened_otherwise(&caller, &said).await);
     notes.extend(resumed.as_ref().map(|resumed| resumed.note.clone()));
     let origin = Origin {
         slate: Some(slate),

@@ -267,6 +267,38 @@ impl Sessions {
         Ok(session)
     }
 
+    /// A note if the caller's own session was opened before with other settings than the caller's. `said` are those that the caller sets itself.
+    pub async fn opened_otherwise(&self, caller: &Caller, said: &[&str]) -> Option<String> {
+        let session = self.find(caller, &self.own(caller)?).ok()?;
+        let (info, settings) = (&session.info, &caller.settings);
+        let mut differing = Vec::new();
+        let mut compare = |key: &str, used: &str, wanted: &str| {
+            if used != wanted {
+                differing.push(format!("`{key}` is {used}, not {wanted}"));
+            }
+        };
+        if said.contains(&"python") && !info.terms.profile.is_confined() {
+            let cwd = caller.cwd.as_deref().unwrap_or(&info.cwd);
+            let wanted = self.parts.interpreters.resolve(None, settings.python.as_deref(), cwd, &caller.env).await.ok();
+            let shown = |interpreter: &Interpreter| interpreter.executable.display().to_string();
+            let used = shown(&info.interpreter);
+            compare("python", &used, &wanted.as_ref().map_or_else(|| used.clone(), shown));
+        }
+        if let Some(profile) = settings.profile.filter(|_| said.contains(&"sandbox.profile")) {
+            compare("sandbox.profile", info.terms.profile.name(), profile.name());
+        }
+        if said.contains(&"checkpoints") {
+            compare("checkpoints", &info.definition.checkpoints.to_string(), &settings.checkpoints.to_string());
+        }
+        let name = &info.name;
+        (!differing.is_empty()).then(|| {
+            format!(
+                "your session `{name}` was opened before, with other settings: {}; after close_session the next call opens one with yours",
+                differing.join(", ")
+            )
+        })
+    }
+
     /// The open session in which calls with this caller's token work; none if there is no such session or it came without one.
     pub fn worked_in(&self, caller: &Caller) -> Result<Option<Session>, Error> {
         let Some(credential) = &caller.credential else { return Ok(None) };

@@ -291,6 +291,37 @@ fn tools_on_apps_mean_the_default_target_too() {
 }
 
 #[test]
+fn a_bridge_that_comes_back_with_other_settings_is_told_what_its_session_has() {
+    let home = Home::new();
+    let mut first = home.initialized_client();
+    let name = first.execute("x = 1")["session"].as_str().expect("a name").to_owned();
+    drop(first);
+    let python = pythons().first().expect("there is one").display().to_string();
+    let reconnect = |variables: &[(&str, &str)]| {
+        let mut command = home.command(&["mcp"]);
+        command.envs(variables.iter().copied());
+        let mut client = Client::start(command);
+        client.initialize();
+        client
+    };
+    // The same client process starts its bridge again, and has the same session.
+    let other = [("PYLAIR_CHECKPOINTS", "off"), ("PYLAIR_SANDBOX_PROFILE", "sealed"), ("PYLAIR_PYTHON", &*python)];
+    let mut again = reconnect(&other);
+    let answer = again.execute("x");
+    let told = format!("your session `{name}` was opened before, with other settings: ");
+    assert!(answer["result"] == "1" && notes_of(&answer).contains(&told), "{answer}");
+    let notes = notes_of(&answer);
+    assert!(notes.contains("`sandbox.profile` is open, not sealed, `checkpoints` is auto, not off"), "{notes}");
+    if python != newest_python().display().to_string() {
+        assert!(notes.contains(&format!("`python` is {}, not {python}", newest_python().display())), "{notes}");
+    }
+    assert!(!notes_of(&again.execute("x")).contains(&told), "it is told once");
+    drop(again);
+    let same = [("PYLAIR_CHECKPOINTS", "auto"), ("PYLAIR_SANDBOX_PROFILE", "open"), ("PYLAIR_WAIT_S", "20")];
+    assert!(!notes_of(&reconnect(&same).execute("x")).contains(&told), "nothing differs");
+}
+
+#[test]
 fn a_shell_beside_a_bridge_finds_its_default_target() {
     let home = Home::new();
     home.run(&["exec", "-t", "main", "1"]);
