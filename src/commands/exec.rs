@@ -47,6 +47,10 @@ fn script(args: &ExecArgs, surroundings: &Surroundings) -> Result<Option<Script>
             let path = surroundings.cwd.as_deref().unwrap_or(Path::new("")).join(name);
             Ok(Some(Script { path, name: name.to_owned(), args: args.args.clone() }))
         }
+        Some(name) if is_file_name(name) => Err(Failure::new(
+            format!("there is no file `{name}`"),
+            "name an existing file; code that looks like one is read from standard input",
+        )),
         Some(name) if !args.args.is_empty() => Err(Failure::new(
             format!("arguments are for a file, and `{}` is none", crate::plain::one_line(name, 100)),
             "name an existing file with `.py` or `/` in its name, or leave the arguments out",
@@ -78,6 +82,12 @@ fn read_code(argument: Option<&str>) -> Result<String, Failure> {
 fn looks_like_file(text: &str) -> bool {
     let has_suffix = Path::new(text).extension().is_some_and(|extension| extension.eq_ignore_ascii_case("py"));
     !text.contains('\n') && text.len() < 4096 && (has_suffix || text.contains('/')) && Path::new(text).is_file()
+}
+
+/// A name that nobody writes as code, whether there is such a file or not.
+fn is_file_name(text: &str) -> bool {
+    let has_suffix = Path::new(text).extension().is_some_and(|extension| extension.eq_ignore_ascii_case("py"));
+    has_suffix && text.chars().all(|c| c.is_alphanumeric() || "_-./~".contains(c))
 }
 
 /// One line of the answer to `/api/execute`.

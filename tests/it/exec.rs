@@ -53,6 +53,11 @@ fn a_file_is_run_as_python_would_run_it() {
     assert_eq!(failed.status.code(), Some(1));
     let line = format!("File \"{}\", line 2, in f", directory.join("fails.py").display());
     assert!(failed.stderr.contains(&line) && failed.stderr.contains("return 1 / 0"), "{}", failed.stderr);
+    for name in ["tools/absent.py", "absent.py"] {
+        let refused = home.run(&["exec", name]);
+        assert_eq!(refused.status.code(), Some(2), "it is not run as code: {refused:?}");
+        assert!(refused.stderr.contains(&format!("there is no file `{name}`")), "{refused:?}");
+    }
     let refused = home.run(&["exec", "6 * 7", "a"]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(refused.stderr.contains("arguments are for a file"), "{refused:?}");
