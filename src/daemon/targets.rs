@@ -29,6 +29,8 @@ pub enum Target {
 pub enum Purpose {
     /// To run something: the default session is opened if it is not there, a stopped one is started.
     Run,
+    /// To bring files: the same, but nobody works in a session just because files were put there.
+    Store,
     /// To change what is there: a stopped session is started, but none is opened.
     Change,
     /// To look at something: a stopped session is started, but none is opened.
@@ -127,7 +129,7 @@ impl Error {
 impl Daemon {
     /// What a caller means. Every tool that takes a `target` asks here.
     pub async fn target(&self, caller: &Caller, named: Option<&str>, purpose: Purpose) -> Result<Target, Error> {
-        if matches!(purpose, Purpose::Run | Purpose::Change) && !caller.may(Scope::Run) {
+        if matches!(purpose, Purpose::Run | Purpose::Store | Purpose::Change) && !caller.may(Scope::Run) {
             return Err(session::Error::NotAllowed("run code").into());
         }
         let target = self.find_target(caller, named, purpose).await?;
@@ -145,7 +147,7 @@ impl Daemon {
                 Error::Default { target, error }
             }),
             (None, None) => Ok(Target::Session(match purpose {
-                Purpose::Run => self.sessions.target(caller, None).await?,
+                Purpose::Run | Purpose::Store => self.sessions.target(caller, None).await?,
                 Purpose::Change => self.sessions.existing(caller, None).await?.open_to(caller)?,
                 Purpose::Look => self.sessions.existing(caller, None).await?,
                 Purpose::AsItIs => {
@@ -159,7 +161,7 @@ impl Daemon {
     /// What a caller means by the words of a target.
     async fn named_target(&self, caller: &Caller, text: &str, purpose: Purpose) -> Result<Target, Error> {
         let session = async |name: &str| match purpose {
-            Purpose::Run | Purpose::Change => self.sessions.reach(caller, name).await?.open_to(caller),
+            Purpose::Run | Purpose::Store | Purpose::Change => self.sessions.reach(caller, name).await?.open_to(caller),
             Purpose::Look => self.sessions.reach(caller, name).await,
             Purpose::AsItIs => self.sessions.find_or_tell(caller, name).await,
         };

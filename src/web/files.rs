@@ -245,7 +245,7 @@ impl Batch {
         let caller = caller(daemon, entrance, target.is_some()).await?;
         let mut record = daemon.audit.call(&caller, "upload");
         record.target(target);
-        let session = match session(daemon, &caller, target, Purpose::Run).await {
+        let session = match session(daemon, &caller, target, Purpose::Store).await {
             Ok(session) => session,
             Err(error) => {
                 record.conclude(Some((error.kind(), &error.message())));

@@ -673,8 +673,13 @@ fn an_upload_without_a_target_reaches_the_session_that_the_tokens_agent_works_in
     let server = home.serve();
     let visitor = |name: &str| crate::doors::Visitor::new(&home, &server, name, "run", "alice");
     let (agent, stranger) = (visitor("agent"), visitor("stranger"));
-    let Some(worked) = agent.session_of("x = 1") else { return };
     let upload = |who: &crate::doors::Visitor, path: &str| who.upload(&format!("/files/upload?path={path}"), "data");
+    // There is no agent yet, and an upload makes none.
+    let early = upload(&agent, "early.txt");
+    if early.status == 200 {
+        assert_eq!(early.json()["session"], "main", "{early:?}");
+    }
+    let Some(worked) = agent.session_of("x = 1") else { return };
     let uploaded = upload(&agent, "a.txt");
     assert_eq!((uploaded.status, &uploaded.json()["session"]), (200, &json!(worked)), "{uploaded:?}");
     let read = agent.call("execute", &json!({"code": "open('a.txt').read()", "output": "json"}));
