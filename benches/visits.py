@@ -32,6 +32,20 @@ print("ready", flush=True)
 print(server.server_address[1], flush=True)
 server.serve_forever()
 """
+# The same on an event loop.
+LOOP_SERVER = """
+import asyncio
+async def handle(reader, writer):
+    while await reader.readline():
+        writer.write(b"%d\\n" % sum(i * i for i in range(2000)))
+        await writer.drain()
+async def main():
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    print("ready", flush=True)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+asyncio.run(main())
+"""
 IDLE_SECONDS = 5.0
 # How long callers are watched before an attach, while attached, and after a detach.
 WATCH_SECONDS = 0.3
@@ -85,7 +99,8 @@ def measure(bench: Bench) -> None:
     coming_in(bench)
     calling(bench)
     being_there(bench)
-    beside(bench)
+    beside(bench, "a threaded app", SERVER)
+    beside(bench, "an asyncio app", LOOP_SERVER)
 
 
 class Caller(threading.Thread):
@@ -114,12 +129,12 @@ class Caller(threading.Thread):
         return [(ended - began) * 1e3 for began, ended in list(self.asked) if ended > start and began < end]
 
 
-def beside(bench: Bench) -> None:
+def beside(bench: Bench, what: str, code: str) -> None:
     """What callers of an app notice of a visit, and what stays of it."""
     home = bench.home()
     spans: dict[str, list[float]] = {"before": [], "attaching": [], "attached": [], "detached": []}
     worst, memory = [], []
-    with Visited(bench, home.env, SERVER) as visited:
+    with Visited(bench, home.env, code) as visited:
         port = int(visited.line())
         callers = [Caller(port) for _ in range(2)]
         time.sleep(WATCH_SECONDS)
@@ -141,7 +156,7 @@ def beside(bench: Bench) -> None:
         visited.process.terminate()
     for name, taken in spans.items():
         cuts = statistics.quantiles(taken, n=100)
-        bench.row(f"a request of an app, {name}", cuts[49], "ms", more=f"p95 {cuts[94]:.2f}, p99 {cuts[98]:.2f}, worst {max(taken):.1f}")
+        bench.row(f"a request of {what}, {name}", cuts[49], "ms", more=f"p95 {cuts[94]:.2f}, p99 {cuts[98]:.2f}, worst {max(taken):.1f}")
     middle, high = statistics.median(worst), statistics.quantiles(worst, n=20)[18] if len(worst) > 1 else worst[0]
     bench.row("  the slowest one of an attach", middle, "ms", more=f"p95 {high:.1f}, worst {max(worst):.1f}")
     bench.row("  memory left by the first visit", memory[1] - memory[0], "MB", more=f"by {len(memory) - 1}: {memory[-1] - memory[0]:.1f}")
