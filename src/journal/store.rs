@@ -28,6 +28,9 @@ use crate::{event_loop::apart, turns::Turns};
 /// Rows per INSERT: a round trip to the SQLite thread costs more than a row.
 const ROWS_PER_INSERT: usize = 64;
 
+/// More numbers than any log beside the file can hold, gaps included.
+const UNSEEN_NUMBERS: u64 = 1 << 32;
+
 const COUNT: &str = "INSERT INTO usage (owner, events, bytes) VALUES (?1, ?2, ?3) \
      ON CONFLICT (owner) DO UPDATE SET events = events + ?2, bytes = bytes + ?3";
 const INSERT_ONE: &str = "INSERT INTO events (seq, at, owner, target, kind, body) VALUES (?, ?, ?, ?, ?, ?)";
@@ -100,8 +103,8 @@ impl Store {
                 );
                 is_ready = false;
                 let (pools, last_seq) = connect_to_read(path).await;
-                // What is in the log beside the file is not seen.
-                (pools, last_seq + 4 * super::MAX_UNSAVED_EVENTS)
+                // What is in the log beside the file is not seen, and every daemon that was killed has left a gap there.
+                (pools, last_seq + UNSEEN_NUMBERS)
             }
             connected => connected?,
         };
