@@ -1,7 +1,7 @@
 //! How many processes of confined sessions want to run at once. What the kernel divides fairly among sessions it does not among a
 //! thousand forks: they wait for each other's locks, and so does everybody else who has a process to make or to end.
 //!
-//! While all sessions together have no more of them than [`most`], nobody is touched. Beyond that the sessions that have many take
+//! A session with no more processes than [`most`] is never touched. Beyond that, while too many want to run, the sessions that have many take
 //! turns: a few processes of a few sessions run for a moment, then they are stopped and the next go on, so that each comes to
 //! something and no processor is idle. Stopped processes fill up the limit on processes, which is what ends a fork bomb.
 //!
@@ -281,7 +281,7 @@ impl Crowd {
                     }
                     counts.push(queue.waiting.len());
                 }
-                _ => counts.push(self.count_others(one, before.get(&one.handle).copied().unwrap_or_default())),
+                _ => counts.push(self.count_others(one, before.get(&one.handle).copied())),
             }
         }
         let fair = fair_part(&counts, most());
@@ -296,19 +296,19 @@ impl Crowd {
         defiant
     }
 
-    /// How many processes of a session that takes no turns want to run. Where many were made since the last look it takes turns from
-    /// now on, without an answer: to ask what they do would take longer than they take to double.
-    fn count_others(&mut self, one: &Seen<'_>, before: usize) -> usize {
+    /// How many processes of a session that takes no turns want to run; few do not count. Where many were made since the last
+    /// look it takes turns from now on, without an answer: to ask what they do would take longer than they take to double.
+    fn count_others(&mut self, one: &Seen<'_>, before: Option<usize>) -> usize {
         let now = (one.others)().len();
         self.known.insert(one.handle.clone(), now);
-        if now > before + MANY {
-            self.enter(one);
-            now
-        } else if now > MANY {
-            one.processes().iter().filter(|process| process.is_busy()).count()
-        } else {
-            0
+        if now <= most() {
+            return 0;
         }
+        if before.is_none_or(|before| now > before + MANY) {
+            self.enter(one);
+            return now;
+        }
+        one.processes().iter().filter(|process| process.is_busy()).count()
     }
 
     fn enter(&mut self, one: &Seen<'_>) {

@@ -94,16 +94,21 @@ impl Sessions {
 }
 
 impl Sessions {
-    /// Whether a keeper has several sessions below it, which were branched off.
-    fn share_keeper(&self, keeper: i32) -> bool {
+    /// The workers and frozen copies of the sessions below a keeper, of which there are several when one was branched off.
+    fn kept_below(&self, keeper: i32) -> Vec<Vec<i32>> {
         let registry = self.registry.lock().expect("no panic while locked");
-        let has_it = |session: &&Session| session.live.lock().expect("no panic while locked").keeper == Some(keeper);
-        registry.open.values().chain(registry.starting.values()).filter(has_it).count() > 1
+        let all = registry.open.values().chain(registry.starting.values());
+        all.filter_map(|session| {
+            let live = session.live.lock().expect("no panic while locked");
+            let is_below = live.keeper == Some(keeper);
+            is_below.then(|| live.copies.iter().copied().chain(live.pid).collect())
+        })
+        .collect()
     }
 }
 
 impl Session {
-    fn seen(&self, sessions: &Sessions) -> Option<Seen<'_>> {
+    fn seen<'a>(&'a self, sessions: &'a Sessions) -> Option<Seen<'a>> {
         let live = self.live.lock().expect("no panic while locked");
         let (worker, keeper, group) = (live.pid?, live.keeper, live.group.clone());
         let may_stop_worker = live.state == State::Busy && !live.is_being_ended;
@@ -112,8 +117,8 @@ impl Session {
         let others = move || {
             let roots: Vec<_> = std::iter::once(worker).chain(keeper).collect();
             let mut found = pids_of(&roots, group.as_deref());
-            let live = self.live.lock().expect("no panic while locked");
-            found.retain(|pid| !roots.contains(pid) && !live.copies.contains(pid));
+            let kept = keeper.map(|keeper| sessions.kept_below(keeper)).unwrap_or_default().concat();
+            found.retain(|pid| !roots.contains(pid) && !kept.contains(pid));
             found
         };
         Some(Seen {
@@ -122,7 +127,7 @@ impl Session {
             may_stop_worker,
             copies,
             keeper,
-            is_alone: keeper.is_some_and(|keeper| !sessions.share_keeper(keeper)),
+            is_alone: keeper.is_some_and(|keeper| sessions.kept_below(keeper).len() == 1),
             others: Box::new(others),
         })
     }
