@@ -20,6 +20,9 @@ from .plain_threads import allocate_lock, load_what_ending_needs
 from .scratch import Scratch
 from .serving import Server
 
+# How often to look for locks that what calls started has taken since.
+_LOCKS_SECONDS = 1.0
+
 
 def serve(listener: Any, entry: dict[str, Any], error: BaseException, entries: list[tuple[Any, int]]) -> None:
     """Serves until the copy is told to end."""
@@ -76,7 +79,11 @@ class _MainThread:
 
     def run(self, server: Server) -> None:
         while time.monotonic() - self._began < freezing.MAX_AGE_SECONDS and freezing.is_left(server.entry):
-            self._wake.acquire(True, freezing.LOOK_SECONDS)
+            # Threads and programs of calls that have ended may take locks later.
+            has_company = locks.has_company()
+            self._wake.acquire(True, _LOCKS_SECONDS if has_company else freezing.LOOK_SECONDS)
+            if has_company and not self._calls:
+                locks.release()
             while self._calls:
                 self._calls.popleft()()
         server.finish()

@@ -25,6 +25,7 @@ _PR_SET_SECCOMP = 22
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _SECCOMP_MODE_FILTER = 2
+_CAPABILITY_VERSION_3 = 0x20080522
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
 _LANDLOCK_CREATE_RULESET_VERSION = 1
 _LANDLOCK_RULE_PATH_BENEATH = 1
@@ -59,6 +60,8 @@ class Kernel:
         self._mremap: Any = self._bound(libc.mremap, address, [address, size, size, integer, address])
         self._munmap: Any = self._bound(libc.munmap, integer, [address, size])
         self._mprotect: Any = self._bound(libc.mprotect, integer, [address, size, integer])
+        self._capget: Any = self._bound(libc.capget, integer, [address, address])
+        self._capset: Any = self._bound(libc.capset, integer, [address, address])
 
     @staticmethod
     def _bound(function: Any, result: Any, arguments: list[Any]) -> Any:
@@ -128,6 +131,16 @@ class Kernel:
     def give_up_new_privileges(self) -> None:
         """Without it neither Landlock nor a filter is for ordinary users."""
         self._check(self._prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "giving up new privileges")
+
+    def give_up_capabilities(self, given_up: int) -> None:
+        """Takes these of root's powers, a bit each, from this thread and what it starts, which must have given up new privileges."""
+        header = self._buffer(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), 8)
+        data = self._buffer(24)
+        self._check(self._capget(self._address_of(header), self._address_of(data)), "reading capabilities")
+        low, high = ~given_up & 0xFFFFFFFF, ~given_up >> 32 & 0xFFFFFFFF
+        left = [mine & mask for mine, mask in zip(struct.unpack("=6I", data.raw), (low, low, low, high, high, high))]
+        data.raw = struct.pack("=6I", *left)
+        self._check(self._capset(self._address_of(header), self._address_of(data)), "giving up capabilities")
 
     def adopt_orphans(self) -> None:
         """Makes this process the parent of every process below it that loses its own."""

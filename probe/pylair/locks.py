@@ -43,6 +43,17 @@ def release() -> int:
     return locked
 
 
+def has_company() -> bool:
+    """Whether anything that calls started goes on: a program, or a thread that `threading` knows. Ours it does not."""
+    threading: Any = sys.modules.get("threading")
+    try:
+        threads = len(threading._active) if threading is not None else 0
+    except Exception:
+        # The program replaced it by something else.
+        threads = 2
+    return threads > 1 or bool(_processes_below())
+
+
 def _unlock(fd: int) -> None:
     fcntl.lockf(fd, fcntl.LOCK_UN)
 

@@ -271,7 +271,7 @@ def _live(jobs: list[Job], first: int, writing: int, seconds: float, private: st
     try:
         pid = os.getpid()
         _isolate(writing, seconds)
-        secluded.wall_in(_WHAT, private, original)
+        secluded.wall_in(_WHAT, private, original, _MAX_COPIED_BYTES)
         for job in jobs[first:]:
             try:
                 message = wire.dumps({"value": job()})

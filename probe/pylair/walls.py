@@ -4,6 +4,7 @@ Three walls, inherited by whatever the copy starts: Landlock for files and signa
 owners, times, attributes, flags and leases of files, connections and datagrams, System V and POSIX queues, limits and priorities of other
 processes, clocks, network interfaces and other things of the whole machine), and where the kernel lacks one of them an audit hook of
 Python's own, which code in C can pass. What is missing is said. The filter also keeps what a copy starts in the copy's process group.
+Root also gives up its powers over the machine.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ _NET = 1 | 2
 
 # What programs write to and nobody reads.
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
+
+# Powers of root's over the machine, which no reading needs. With those over its administration (21) or over checkpoints (40) a process
+# opens the memory that is mapped in it anew, for writing (`/proc/self/map_files`), and no wall stands before that.
+_POWERS = sum(1 << number for number in (9, 12, 16, 17, 20, 21, 22, 25, 26, 27, 32, 33, 38, 39, 40))
 
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _LOAD, _EQUAL, _AT_LEAST, _AND, _RETURN = 0x20, 0x15, 0x35, 0x54, 0x06
@@ -53,6 +58,7 @@ class _Numbers(NamedTuple):
     fcntl: int
     truncate: int
     connect: int
+    bind: int
     # socket and socketpair.
     sockets: tuple[int, int]
     sendto: int
@@ -91,6 +97,7 @@ _MACHINES = {
         fcntl=72,
         truncate=76,
         connect=42,
+        bind=49,
         sockets=(41, 53),
         sendto=44,
     ),
@@ -111,6 +118,7 @@ _MACHINES = {
         fcntl=25,
         truncate=45,
         connect=203,
+        bind=200,
         sockets=(198, 199),
         sendto=206,
     ),
@@ -132,6 +140,12 @@ def put_up(private: str | None, original: int, sentence: str) -> list[str]:
     filtered = _filter_calls(abi)
     if filtered is not None:
         missing.append(f"a filter of system calls ({filtered})")
+    try:
+        if kernel.why_not is None:
+            kernel.give_up_capabilities(_POWERS)
+    except OSError:
+        # A filter of the program's own.
+        pass
     if missing or abi < 6:
         sys.addaudithook(_Hook(private, original, sentence, files=not abi, calls=filtered is not None))
     return missing
@@ -197,7 +211,9 @@ def _program(numbers: _Numbers | None, *more: int) -> bytes | None:
     code += _refused_requests(numbers.ioctl, not_permitted)
     code += [(_EQUAL, 0, 4, numbers.fcntl), (_LOAD, 0, 0, 24), (_EQUAL, 0, 1, _F_SETLEASE)]
     code += [(_RETURN, 0, 0, denied), (_RETURN, 0, 0, _ALLOW)]
-    code += [(_EQUAL, 0, 1, numbers.connect), (_RETURN, 0, 0, denied)]
+    # A name that a copy takes is one that its original cannot have.
+    for number in (numbers.connect, numbers.bind):
+        code += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, denied)]
     # Only sockets between processes of this machine that need a connection, which a pair has.
     for number in numbers.sockets:
         code += [(_EQUAL, 0, 9, number), (_LOAD, 0, 0, 16), (_EQUAL, 1, 0, _AF_UNIX), (_RETURN, 0, 0, denied)]
@@ -253,7 +269,7 @@ _FILES = {
 _METADATA = {"os.chmod", "os.chown", "os.utime", "os.setxattr", "os.removexattr"}
 # What goes on in a program cannot be seen here, nor what a database does.
 _PROGRAMS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn"}
-_CONNECTIONS = {"socket.connect", "socket.sendto"}
+_CONNECTIONS = {"socket.connect", "socket.sendto", "socket.bind"}
 _SIGNALS = {"os.kill", "os.killpg"}
 
 

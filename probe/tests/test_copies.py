@@ -145,6 +145,50 @@ def test_nothing_that_is_tried_in_a_frozen_failure_reaches_the_original(attack, 
     began.finish()
 
 
+def test_what_libraries_say_of_a_refusal_is_explained(attack):
+    """HDF5 has the number of the error in its text, and psycopg2 says nothing when it may not connect."""
+    began = attack(Thing("pass", {}, [], [], ""))
+    refused = [
+        "type('OperationalError', (Exception,), {})()",
+        "RuntimeError('unable to extend file properly, errno = 22, error message = ...')",
+    ]
+    for error in refused:
+        assert any(note.startswith(WHY) for note in began.visit.run(f"raise {error}")["notes"]), error
+    for error in ("RuntimeError()", "ValueError('errno = 220')"):
+        assert not began.visit.run(f"raise {error}").get("notes"), error
+    began.finish()
+
+
+LATER = """
+import fcntl, time
+time.sleep(0.3)
+taken = open("free")
+fcntl.flock(taken, fcntl.LOCK_SH)
+open("{0}").read(1)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("how", ["thread", "program"])
+def test_a_lock_that_is_taken_after_the_call_is_given_back(attack, how):
+    """Whoever waits for it gets it, although what took it goes on."""
+    began = attack(
+        Thing(
+            "import fcntl, signal, subprocess, sys, threading\nfree = open('free', 'w+')\nos.mkfifo('../taken')",
+            {},
+            [],
+            [],
+            "open('../taken', 'w').close(); signal.alarm(30); fcntl.flock(free, fcntl.LOCK_EX); signal.alarm(0)",
+        )
+    )
+    code = LATER.format("../taken")
+    start = f"threading.Thread(target=exec, args=({code!r}, {{}}), daemon=True).start()"
+    if how == "program":
+        start = f"program = subprocess.Popen([sys.executable, '-c', {code!r}])"
+    assert began.visit.run(start)["outcome"] == "ok"
+    began.finish()
+
+
 # Starts a program without these system calls, as on a kernel that does not have them: the second is `prctl` for a filter.
 OLD_KERNEL = """
 import os, struct, sys

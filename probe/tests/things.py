@@ -217,6 +217,37 @@ THINGS = {
         assert open("mapped.bin", "rb").read(4) == b"AB23"
         """,
     ),
+    # Files and memory that no name leads to, and so no wall stands before.
+    "memory_without_a_name": Thing(
+        """
+        import mmap
+        fd = os.memfd_create("file"); os.write(fd, b"original"); again = os.dup(fd)
+        mapped = mmap.mmap(fd, 8)
+        closed = os.memfd_create("closed"); os.write(closed, b"original"); unreachable = mmap.mmap(closed, 8); os.close(closed)
+        anonymous = mmap.mmap(-1, 5000); anonymous[:8] = b"original"
+        large = os.memfd_create("large"); os.ftruncate(large, 3 << 24); os.pwrite(large, b"end", (3 << 24) - 3)
+        def write_all():
+            with open("/proc/self/maps") as maps:
+                names = ["/proc/self/map_files/" + line.split()[0] for line in maps if "/memfd:" in line or "/dev/zero" in line]
+            for name in [f"/proc/self/fd/{fd}", f"/proc/self/fd/{again}", f"/proc/self/fd/{large}", *names]:
+                try:
+                    with open(name, "r+b", buffering=0) as file: file.write(b"CHANGED!")
+                except OSError:
+                    pass
+        """,
+        {
+            "os.pread(fd, 9, 0), os.lseek(again, 0, os.SEEK_CUR), mapped[:8], unreachable[:8], anonymous[:8]": "(b'original', 8, "
+            "b'original', b'original', b'original')",
+            "os.fstat(large).st_size, os.pread(large, 5, (3 << 24) - 3)": "(50331648, b'end')",
+        },
+        ["os.write(fd, b'x')", "os.ftruncate(again, 0)"],
+        ["write_all()", "anonymous[:8] = unreachable[:8] = mapped[:8] = b'CHANGED!'"],
+        """
+        assert os.pread(fd, 9, 0) == mapped[:8] == unreachable[:8] == anonymous[:8] == b"original"
+        assert os.pread(large, 8, 0) == bytes(8)
+        os.pwrite(fd, b"goes on!", 0); assert mapped[:8] == b"goes on!"
+        """,
+    ),
     "shared_memory": Thing(
         """
         from multiprocessing import shared_memory
@@ -256,6 +287,7 @@ THINGS = {
             "socket.create_connection(('127.0.0.1', port))",
             "socket.create_connection(('localhost', port))",
             "socket.socket(socket.AF_UNIX).connect('socket')",
+            "socket.socket(socket.AF_UNIX).bind('\\0pylair-test-of-names')",
             "socket.socket(socket.AF_INET, socket.SOCK_DGRAM)",
             "socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'x', 'socket')",
             "socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendmsg([b'x'], [], 0, 'letters')",
