@@ -135,7 +135,7 @@ class Checkpoints:
                         os.setsid()
                     else:
                         os.setpgid(0, 0)
-                    lost += _share_nothing(foreign, shared, branches)
+                    lost += _share_nothing(foreign, shared, branches, self._exempt())
                     self._go_on(passed)
                     _set_random_state(random_state)
                     break
@@ -158,14 +158,16 @@ class Checkpoints:
             self._pages, self._blocks = _resident_pages(), _getallocatedblocks()
 
 
-def _share_nothing(foreign: list[descriptors.Foreign], shared: list[mappings.Mapping], branches: bool) -> list[str]:
+def _share_nothing(foreign: list[descriptors.Foreign], shared: list[mappings.Mapping], branches: bool, exempt: set[int]) -> list[str]:
     """In a copy of a copy: files at places of their own, which the next copy of it shall find where they were. Returns what is lost.
 
     Whoever takes the place of the worker writes to the files that it had mapped. A branch has a worker beside it, and keeps what it writes
     there to itself.
     """
     descriptors.reopen(foreign)
-    return mappings.told(shared if branches else mappings.share_again(shared))
+    if branches:
+        return descriptors.leave_queues(foreign, exempt) + mappings.told(shared)
+    return mappings.told(mappings.share_again(shared))
 
 
 def _refuse_shared(shared: list[mappings.Mapping]) -> None:

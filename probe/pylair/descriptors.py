@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import resource
+import select
 import socket
 import stat
 import sys
@@ -19,6 +20,7 @@ _HIGHEST_BASE = 1000
 _ROOM = 32
 _ENDLESS = sys.maxsize
 
+_ANONYMOUS = "anon_inode:"
 _KINDS = {socket.SOCK_STREAM: "TCP", socket.SOCK_DGRAM: "UDP"}
 
 
@@ -95,6 +97,48 @@ def reopen(foreign: Iterable[Foreign]) -> None:
                 _reopen(fd, position)
         except OSError:
             continue
+
+
+def leave_queues(foreign: Iterable[Foreign], exempt: set[int]) -> list[str]:
+    """In a branch, which lives beside its original: gives up what else they would share, such as counters, timers and terminals, and has
+    selectors and places in directories of its own. Returns what was given up, in words."""
+    gone = {fd for fd, is_file, _ in foreign if not is_file}
+    lost: list[str] = []
+    dead = _dead_end()
+    for fd in sorted(map(int, os.listdir("/proc/self/fd"))):
+        if fd < 3 or fd == dead or fd in gone or fd in exempt:
+            continue
+        try:
+            mode, link = os.fstat(fd).st_mode, os.readlink(f"/proc/self/fd/{fd}")
+            kind = link[len(_ANONYMOUS) :].strip("[]") if link.startswith(_ANONYMOUS) else "terminal" if os.isatty(fd) else ""
+            if stat.S_ISDIR(mode):
+                _reopen(fd, _position(fd))
+            elif kind == "eventpoll":
+                _select_anew(fd, gone)
+            # The descriptor of a process is but its name.
+            elif kind and kind != "pidfd":
+                lost.append(f"{'an' if kind[0] in 'aeiou' else 'a'} {kind} (fd {fd})")
+                os.dup2(dead, fd, inheritable=os.get_inheritable(fd))
+        except OSError:
+            continue
+    os.close(dead)
+    return lost
+
+
+def _select_anew(fd: int, gone: set[int]) -> None:
+    """Puts a selector of its own in the place of one, for what it waited for that is still there."""
+    own = select.epoll()
+    for line in read_proc(f"/proc/self/fdinfo/{fd}").splitlines():
+        words = line.split()
+        if words[:1] != [b"tfd:"] or int(words[1]) in gone:
+            continue
+        try:
+            own.register(int(words[1]), int(words[3], 16))
+        except (OSError, ValueError):
+            # It was closed, and another process had it still.
+            continue
+    os.dup2(own.fileno(), fd, inheritable=os.get_inheritable(fd))
+    own.close()
 
 
 def replace_by_dead_ends(descriptors: Iterable[int]) -> None:

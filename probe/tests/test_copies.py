@@ -371,6 +371,44 @@ def test_after_going_back_files_are_written_and_memory_is_as_it_was(session, tmp
     assert (tmp_path / "mapped.bin").read_bytes()[:5] == b"M2X!\0"
 
 
+QUEUES = """
+import ctypes, os, pty, select, struct
+libc = ctypes.CDLL(None)
+counter, timer, watch = libc.eventfd(0, os.O_NONBLOCK), libc.timerfd_create(1, os.O_NONBLOCK), libc.inotify_init1(os.O_NONBLOCK)
+number = libc.inotify_add_watch(watch, b".", 0xFFF)
+reader, writer = os.pipe()
+selector = select.epoll()
+selector.register(reader, select.EPOLLIN)
+terminal, other = pty.openpty()
+os.set_blocking(other, False)
+def attempt(function, *arguments):
+    try:
+        return function(*arguments)
+    except OSError as error:
+        return os.strerror(error.errno)
+"""
+
+
+def test_branches_share_no_queue_and_no_terminal(session, tmp_path):
+    begin(session, tmp_path, QUEUES)
+    branch, lost = session.branch(session.checkpoint())
+    try:
+        told = ["a pipe", "a pipe", "an eventfd", "a timerfd", "an inotify", "a terminal", "a terminal"]
+        assert [words.partition(" (")[0] for words in lost] == told
+        branch.execute("mine, ours = os.pipe(); selector.register(mine, select.EPOLLIN); os.write(ours, b'x')")
+        assert branch.result("selector.poll(20) == [(mine, select.EPOLLIN)]") == "True"
+        branch.execute("attempt(os.write, counter, struct.pack('Q', 5)); attempt(os.write, terminal, b'typed\\n')")
+        branch.execute("libc.timerfd_settime(timer, 0, struct.pack('4q', 0, 0, 0, 1), None); libc.inotify_rm_watch(watch, number)")
+        again = "Resource temporarily unavailable"
+        assert session.result("selector.poll(0), attempt(os.read, counter, 8), attempt(os.read, timer, 8)") == str(([], again, again))
+        assert session.result("attempt(os.read, other, 8)") == repr(again)
+        (tmp_path / "made").touch()
+        session.execute("os.write(writer, b'x')")
+        assert session.result("selector.poll(20) == [(reader, select.EPOLLIN)], len(os.read(watch, 1000)) > 0") == "(True, True)"
+    finally:
+        branch.close()
+
+
 def test_branches_share_no_memory_and_no_place_in_a_file(session, tmp_path):
     begin(session, tmp_path, WRITES)
     frozen = session.checkpoint()
