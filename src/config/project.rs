@@ -11,7 +11,7 @@ use std::{
 
 use serde::Deserialize;
 
-use super::{Error, File};
+use super::{Error, File, seconds};
 use crate::regular;
 
 /// Maximum size of a settings file.
@@ -43,7 +43,15 @@ pub(super) fn read_projects(path: &Path, users: Option<&File>, users_path: &Path
             harmless: listed(),
         });
     }
-    deserialize(path, table).map(|file| Some(lowered(&file, users)))
+    let file = deserialize(path, table)?;
+    // Here rather than where settings are resolved: what is wrong in a project's file keeps no bridge from starting.
+    for (key, value) in [("timeout_s", file.timeout_s), ("wait_s", file.wait_s)] {
+        if let Some(value) = value.filter(|value| seconds(*value).is_none()) {
+            let message = format!("`{key}` is {value}, and has to be seconds from 0 up");
+            return Err(Error::Parse { path: path.to_owned(), message });
+        }
+    }
+    Ok(Some(lowered(&file, users)))
 }
 
 fn listed() -> String {
@@ -179,6 +187,15 @@ mod tests {
         }
         let said = project.with("[sandbox]\nallow_read = ['/etc']").unwrap_err().to_string();
         assert!(said.contains("sets `sandbox`"), "{said}");
+    }
+
+    #[test]
+    fn a_wrong_value_is_the_projects_own_error() {
+        let project = Project::new("values");
+        for line in ["wait_s = -1", "timeout_s = -inf", "wait_s = nan", "timeout_s = 1e300"] {
+            let error = project.with(line).unwrap_err();
+            assert!(error.is_of_project(Some(&project.dir)), "{error}");
+        }
     }
 
     #[test]
