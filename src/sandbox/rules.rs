@@ -29,6 +29,10 @@ pub enum Error {
     TooLittle { name: &'static str, wanted: u64, least: u64 },
     #[error("`{name}` is {wanted}, more than any machine has: at most {most}")]
     TooMuch { name: &'static str, wanted: u64, most: u64 },
+    #[error(
+        "`{name}` has {count} entries of {bytes} bytes together: at most {MAX_ENTRIES}, of {MAX_ENTRIES_BYTES} bytes"
+    )]
+    TooMany { name: &'static str, count: usize, bytes: usize },
     #[error("`{name}` is no limit, and only limits have a `max`")]
     NoLimit { name: &'static str },
     #[error("`{entry}` in `allow_net` is not a `host:port`")]
@@ -49,6 +53,10 @@ pub enum Error {
     Path(#[from] paths::Error),
 }
 
+/// How much one list of rules may have: a sandbox is asked for in one message.
+const MAX_ENTRIES: usize = 256;
+const MAX_ENTRIES_BYTES: usize = 32 << 10;
+
 /// What to do about a floor.
 pub const FLOOR_HINT: &str =
     "ask for no more than that; `floor` in `[sandbox]` of the user's own settings decides this for every caller";
@@ -68,7 +76,7 @@ impl Error {
             Self::SealedNetwork => "open the session with the profile `workspace`",
             Self::OverLimit { .. } => "ask for less, or raise it in `[sandbox.max]` of the settings",
             Self::TooLittle { .. } => "ask for more",
-            Self::TooMuch { .. } => "ask for less",
+            Self::TooMuch { .. } | Self::TooMany { .. } => "ask for less",
             Self::BadDestination { .. } => "write each as a name or address and a port, such as `pypi.org:443`",
             Self::OwnDoor { .. } | Self::SecretVariable { .. } | Self::NoLimit { .. } => "leave it out",
             Self::NotGranted { .. } => "use a token with more rights, or have the settings allow it",
@@ -279,6 +287,23 @@ impl Rules {
         serde_json::from_value(object.into()).map_err(|_| Error::NotAWish)
     }
 
+    fn check_lengths(&self) -> Result<(), Error> {
+        let paths = |paths: &[PathBuf]| (paths.len(), paths.iter().map(|path| path.as_os_str().len()).sum());
+        let words = |words: &[String]| (words.len(), words.iter().map(String::len).sum());
+        let lists = [
+            ("allow_read", paths(&self.allow_read)),
+            ("allow_write", paths(&self.allow_write)),
+            ("allow_net", words(&self.allow_net)),
+            ("env", words(&self.env)),
+        ];
+        for (name, (count, bytes)) in lists {
+            if count > MAX_ENTRIES || bytes > MAX_ENTRIES_BYTES {
+                return Err(Error::TooMany { name, count, bytes });
+            }
+        }
+        Ok(())
+    }
+
     fn has_only_a_profile(&self) -> bool {
         *self == Self { profile: self.profile.clone(), ..Self::default() }
     }
@@ -421,6 +446,7 @@ impl Terms {
             let wish = Wish::Profile(profile.name().to_owned());
             return if asked.has_only_a_profile() { Ok(Self::open(wish)) } else { Err(Error::OpenWithRules) };
         }
+        asked.check_lengths()?;
         let limits = settle_limits(profile, &asked, asker, settings)?;
         let granted = &settings.defaults;
         let mut kept = Rules { profile: Some(profile.name().to_owned()), ..asked };
@@ -611,6 +637,8 @@ mod tests {
         refused(json!({"memory_mb": "5"}), ADMIN, "`memory_mb` has to be a whole number");
         refused(json!({"memory_mb": -1}), ADMIN, "`memory_mb` has to be a whole number");
         refused(json!({"memory_mb": u64::MAX}), ADMIN, "more than any machine has");
+        refused(json!({"allow_read": vec!["/usr/lib"; 257]}), ADMIN, "`allow_read` has 257 entries");
+        refused(json!({"allow_net": ["a".repeat(40_000)]}), ADMIN, "`allow_net` has 1 entries of 40000 bytes");
         refused(json!({"allow_read": "/usr"}), ADMIN, "`allow_read` has to be a list of paths");
         refused(json!(["sealed"]), ADMIN, "neither the name of a profile nor an object");
         refused(json!(7), ADMIN, "neither the name of a profile nor an object");
