@@ -40,8 +40,14 @@ impl Sessions {
     pub(super) async fn newness(&self, caller: &Caller, default_of: Option<&str>) -> String {
         const NEW: &str = "this is a new session";
         let Some(default_of) = default_of.map(fingerprint) else { return NEW.to_owned() };
-        let before = self.parts.journal.opened_default(&caller.owner, &default_of).await.ok().flatten();
-        let Some(before) = before else { return NEW.to_owned() };
+        let before = match self.parts.journal.opened_default(&caller.owner, &default_of).await {
+            Ok(Some(before)) => before,
+            Ok(None) => return NEW.to_owned(),
+            // As on a full disk.
+            Err(_) => {
+                return format!("{NEW}; the history cannot be read, and so whether one before it is gone is not known");
+            }
+        };
         let handle = &before.target;
         let reason = match self.why_closed(caller, handle) {
             Some(reason) => reason,

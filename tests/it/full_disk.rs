@@ -76,6 +76,23 @@ fn a_daemon_on_a_full_disk_starts_answers_and_says_what_is_lost() {
     assert!(!room.contains("not saved") && room.ends_with("1\n"), "{said}\n{errors}");
 }
 
+/// It was not saved, and the history that would tell cannot be read either.
+#[test]
+fn a_new_session_says_when_it_cannot_know_of_the_one_before() {
+    let test = "a_new_session_says_when_it_cannot_know_of_the_one_before";
+    let home = Home::new();
+    let script = "pylair exec 'lost = 41'\nfill\npylair stop\npylair exec 'print(6 * 7)'; pylair stop > /dev/null";
+    let output = match on_a_small_disk(&home, script) {
+        Ok(output) => output,
+        Err(reason) => return skip(test, &reason),
+    };
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains("not saved: the variables of session main"), "{said}\n{errors}");
+    let notes: Vec<_> = errors.lines().filter(|line| line.contains("this is a new session")).collect();
+    assert_eq!(notes.len(), 2, "{said}\n{errors}");
+    assert!(notes[1].ends_with("whether one before it is gone is not known"), "{said}\n{errors}");
+}
+
 #[test]
 fn a_server_whose_stderr_cannot_be_written_goes_on() {
     let home = Home::new();
