@@ -348,11 +348,15 @@ fn truth(scene: &Scene) -> Option<Hypothesis> {
         }
     }
     for parts in pattern!(r"(?m)^\s*\+\s+(?:where|and) +(.+)$").captures_iter(&scene.exception.message).take(3) {
-        evidence.push(at.fact(format!("where {}", brief(&parts[1]))));
-        values.push(brief(&parts[1]));
+        let told = brief(&parts[1]);
+        evidence.push(at.fact(format!("where {told}")));
+        // One that is cut may say something else: `X = f(…).attribute` is no value of `f(…)`.
+        if told == parts[1].trim() {
+            values.push(told);
+        }
     }
     let shown = shown
-        .map(|shown| format!(" (it was {})", brief(shown)))
+        .map(|shown| format!(" (pytest shows `{}`)", brief(shown)))
         .filter(|_| shown != Some(condition.as_str()))
         .unwrap_or_default();
     let with = if values.is_empty() { String::new() } else { format!(", with {}", values.join(", ")) };

@@ -365,7 +365,12 @@ pub(crate) fn values(scene: &Scene) -> Vec<Hypothesis> {
     vec![Hypothesis {
         text: format!("`{}` at {} raised {kind}{by}{}{}", brief(&what), at.place(), said(&message), told(&values)),
         confidence: Confidence::Low,
-        because: "it is the line of the project that led there, with the recorded values on it".to_owned(),
+        because: if values.is_empty() {
+            "it is the line of the project from which the exception came"
+        } else {
+            "it is the line of the project from which the exception came, with the recorded values on it"
+        }
+        .to_owned(),
         evidence,
         claims: Vec::new(),
     }]

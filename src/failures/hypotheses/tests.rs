@@ -230,7 +230,7 @@ fn the_two_sides_of_an_assertion() {
     check(
         "test_bool_call",
         Confidence::Medium,
-        "`items` was not true at test_shop.py:158 (it was []), with items = []",
+        "`items` was not true at test_shop.py:158 (pytest shows `[]`), with items = []",
         "#1 test_shop.py:158: items = []",
     );
     check(
@@ -354,15 +354,15 @@ fn signs_in_values_are_no_operators() {
     check(
         "assert <Price 3 < 4> < 2",
         "assert price < 2",
-        "`price < 2` was not true at test_a.py:2 (it was <Price 3 < 4> < 2)",
+        "`price < 2` was not true at test_a.py:2 (pytest shows `<Price 3 < 4> < 2`)",
     );
     check("assert 3 < 2", "assert a() < b()", "at test_a.py:2 `a()` = 3 is not below `b()` = 2");
     check(
         "assert x == y == z",
         "assert got == expected",
-        "`got == expected` was not true at test_a.py:2 (it was x == y == z)",
+        "`got == expected` was not true at test_a.py:2 (pytest shows `x == y == z`)",
     );
-    check("assert not 1 == 1", "assert not a == 1", "`not a == 1` was not true at test_a.py:2 (it was not 1 == 1)");
+    check("assert not 1 == 1", "assert not a == 1", "`not a == 1` was not true at test_a.py:2 (pytest shows `not 1 == 1`)");
 }
 
 #[test]
