@@ -90,7 +90,7 @@ pub fn print(nodeid: &str, evidence: &Evidence) -> Print {
         in_tested_code |= !tested.is_empty();
         parts.push(tested.join("<"));
     }
-    parts.push(parameterised(&evidence.exception.kind, explained.said));
+    parts.push(parameterised(&evidence.exception.kind, &without_test(explained.said, nodeid)));
     if explained.explanation.is_some() {
         // What pytest prints of the values depends on `-v` and `CI`; the statement does not.
         let statement = evidence.frames.first().and_then(failing_line).unwrap_or_default();
@@ -198,6 +198,13 @@ fn parameterised(kind: &str, message: &str) -> String {
     if message.is_empty() { kind.to_owned() } else { format!("{kind}: {message}") }
 }
 
+/// A message without the name of the test, which pytest puts into some: its parameters are no other way of failing.
+fn without_test(message: &str, nodeid: &str) -> String {
+    let test = without_parameters(nodeid);
+    let name = test.rsplit("::").next().unwrap_or(test);
+    message.replace(&nodeid[test.len() - name.len()..], name)
+}
+
 /// The test without its parameters.
 pub fn without_parameters(nodeid: &str) -> &str {
     nodeid.find('[').map_or(nodeid, |at| &nodeid[..at])
@@ -257,6 +264,7 @@ fn symbols(message: &str) -> Vec<String> {
         }
     }
     found.extend(missing_attribute(line));
+    found.extend(missing_fixture(line));
     for after in CALLED {
         if let Some(at) = line.find(after) {
             let start = line[..at]
@@ -270,6 +278,13 @@ fn symbols(message: &str) -> Vec<String> {
         }
     }
     found
+}
+
+/// `('cart', <SubRequest 'shop' for <Function test_a>>)`, which is what pytest's exception says.
+fn missing_fixture(line: &str) -> Option<String> {
+    let (name, rest) = line.strip_prefix("('")?.split_once("', <")?;
+    let is_name = !name.is_empty() && name.chars().all(|c| c == '_' || c.is_alphanumeric());
+    (is_name && rest.split_whitespace().next()?.ends_with("Request")).then(|| format!("fixture {name}"))
 }
 
 /// `'Cart' object has no attribute 'prise'`. Not of what the language has: anything may be None by mistake.
@@ -414,6 +429,19 @@ mod tests {
     }
 
     #[test]
+    fn a_fixture_that_is_missing_is_one_way_of_failing_whatever_the_parameters() {
+        let failed = |test: &str| {
+            let function = test.strip_prefix("tests/test_a.py::").unwrap();
+            let message = format!("('cart', <FixtureRequest for <Function {function}>>)");
+            print(test, &evidence("FixtureLookupError", &message, Vec::new()))
+        };
+        let one = failed("tests/test_a.py::test_x[a::b-UserSchema]");
+        assert_eq!(one.fingerprint, failed("tests/test_a.py::test_x[UserMetaSchema]").fingerprint);
+        assert_ne!(one.fingerprint, failed("tests/test_a.py::test_y[UserSchema]").fingerprint);
+        assert_eq!(one.traits.symbols, ["fixture cart"]);
+    }
+
+    #[test]
     fn how_much_pytest_explains_does_not_matter_but_the_statement_does() {
         let failed = |message: &str, statement: &str| {
             let mut evidence = evidence("AssertionError", message, vec![frame("tests/test_a.py", "test_x", 3)]);
@@ -485,6 +513,8 @@ mod tests {
         check("Cart.__init__() missing 1 required positional argument: 'x'", &["call Cart.__init__"]);
         check("__init__() missing 1 required positional argument: 'x'", &[]);
         check("No module named 'shopp'", &["module shopp"]);
+        check("('cart', <FixtureRequest for <Function test_a[1]>>)", &["fixture cart"]);
+        check("('cart', <module 'shop'>)", &[]);
         check("name 'total' is not defined", &[]);
     }
 
