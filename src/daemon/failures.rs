@@ -1,9 +1,9 @@
 //! Test runs as the daemon takes them in: what runs report now, and what they left in the spool.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::Daemon;
-use crate::failures::{Error, Failures, record::Taken};
+use crate::failures::{Error, Failures, record::Taken, view::Summary};
 
 impl Daemon {
     /// Takes in what a run reports, the body of `POST /api/runs/RUN/records`. When it returns, all of it is on disk.
@@ -19,7 +19,9 @@ impl Daemon {
         }
         taken.freeze = self.config.failures.frozen.copies;
         if is_last {
-            taken.closing = Some(self.failures.run(run).await?.closing());
+            let frozen = self.frozen_failures(&self.shell_caller(None, None, BTreeMap::new())).await;
+            let has_copy = |failure: &Summary| frozen.iter().any(|copy| copy.id == failure.id);
+            taken.closing = Some(self.failures.run(run).await?.closing(has_copy));
         }
         Ok(taken)
     }

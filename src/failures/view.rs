@@ -234,7 +234,7 @@ pub struct Closing {
     pub not_resolved: Vec<ClosingGroup>,
 }
 
-/// Failures of one cause in a run, by the first of them.
+/// Failures of one cause in a run, by one of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClosingGroup {
     pub group: String,
@@ -251,9 +251,10 @@ pub struct ClosingGroup {
 }
 
 impl RunDetail {
-    pub fn closing(&self) -> Closing {
+    /// What the run ends with. A failure that can be questioned stands for its group before others do.
+    pub fn closing(&self, has_copy: impl Fn(&Summary) -> bool) -> Closing {
         let told = |failures: &[Summary]| {
-            let grouped = by_group(failures, |_| false);
+            let grouped = by_group(failures, &has_copy);
             grouped.into_iter().map(|(failure, count)| ClosingGroup::new(failure, count)).collect()
         };
         let failed: Vec<Summary> =

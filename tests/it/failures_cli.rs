@@ -252,6 +252,10 @@ fn a_run_ends_with_one_line_for_each_cause_and_says_what_it_resolved() {
     };
     let many = of(&lines, "one of 60 failures in group");
     assert!(many.contains("test_prices.py::test_price[") && many.contains("  KeyError  (new; "), "{many}");
+    // The failure that stands for the others is one of those whose copy was kept.
+    let named = many.split(' ').nth(1).expect("an id");
+    let asked = home.run(&["exec", "-t", &format!("failure:{named}"), "1 + 1"]);
+    assert_eq!(asked.stdout.trim(), "2", "{asked:?}");
     let disturbed = of(&lines, "test_order.py::test_second").split(' ').nth(1).expect("an id").to_owned();
 
     let (code, lines) = closing(&["test_order.py::test_second"]);

@@ -170,7 +170,7 @@ pub(super) async fn tell_run(
                     ran.more_failures += count as u64;
                 }
             }
-            let closing = reported.closing();
+            let closing = reported.closing(|failure| copy(failure).is_some());
             (ran.resolved, ran.not_resolved) = (closing.resolved, closing.not_resolved);
         }
         None if execution.is_some() && matches!(run.exit_code(), Some(0..=2)) => {
