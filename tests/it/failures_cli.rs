@@ -328,7 +328,7 @@ fn questions_are_about_the_project_the_caller_is_in() {
     assert_eq!(analyzed(&[])["total_failures"], 1);
     assert_eq!(analyzed(&["--project", "all"])["total_failures"], 3);
     let text = home.run_in(&shop, &["failures", "analyze", "--time-range", "today"]).stdout;
-    assert!(text.contains("today with yesterday up to the same time: 1, 0 before"), "{text}");
+    assert!(text.contains("today with yesterday up to the same time: seen 1 time, 0 before"), "{text}");
     assert!(text.contains("only of shop ("), "{text}");
     let prompt = |more: &[&str]| home.run_in(&shop, &[&["failures", "prompt", "error_type:KeyError"], more].concat());
     assert!(!prompt(&[]).stdout.contains("test_user"), "{:?}", prompt(&[]));

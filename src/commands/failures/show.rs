@@ -105,7 +105,7 @@ fn frames(frames: &Value, all: bool) -> Result<(), Failure> {
         let more = frame["more_locals"].as_u64().unwrap_or(0)
             + if all { 0 } else { locals.len().saturating_sub(MAX_LOCALS) as u64 };
         if more > 0 {
-            say(&format!("    and {more} more variables"))?;
+            say(&format!("    and {more} more {}", if more == 1 { "variable" } else { "variables" }))?;
         }
     }
     let hidden = numbered.len() - own.len().min(most);
@@ -201,7 +201,12 @@ pub(super) fn analysis(report: &Value) -> Result<(), Failure> {
         text(report, "time_range")
     ))?;
     let trend = &report["insights"]["trend"];
-    say(&format!("{}: {}, {} before", text(report, "trend_compares"), trend["recent"], trend["previous"]))?;
+    say(&format!(
+        "{}: seen {}, {} before",
+        text(report, "trend_compares"),
+        many(&trend["recent"], "time"),
+        trend["previous"]
+    ))?;
     if groups.is_empty() {
         return Ok(());
     }

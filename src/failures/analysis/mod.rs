@@ -431,7 +431,7 @@ struct Places<'a>(HashMap<(&'a str, Option<u32>, Option<&'a str>), u64>);
 
 impl<'a> Places<'a> {
     fn add(&mut self, row: &Row<'a>, count: u64) {
-        if let Some(file) = row.file {
+        if let Some(file) = row.file.filter(|file| is_own(file)) {
             *self.0.entry((file, row.line, row.function)).or_default() += count;
         }
     }
@@ -467,6 +467,11 @@ fn flaky(rows: &[&Row]) -> Vec<Flaky> {
         .collect()
 }
 
+/// Whether a file is of the project: others have absolute names, or none.
+fn is_own(file: &str) -> bool {
+    !file.starts_with(['/', '<'])
+}
+
 /// What is so of all failures of a group.
 struct Common {
     place: Option<String>,
@@ -491,6 +496,8 @@ fn recommend(group: &Group, common: &Common) -> String {
     } else if group.failures > 1 {
         let (count, tests) = (group.failures, group.tests);
         match &common.place {
+            // Where pytest or a library gave up says nothing about the project.
+            Some(place) if !is_own(place) => format!("begin with `{example}`; {count} failures are in this group"),
             Some(place) => format!("begin with `{example}`; all {count} failures are at {place}"),
             None if tests == 1 => format!("begin with `{example}`; all {count} failures are of one test"),
             None => format!("begin with `{example}`; {count} failures are in this group, in several places"),

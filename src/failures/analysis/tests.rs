@@ -216,6 +216,11 @@ fn a_recommendation_says_what_holds_for_all_it_names() {
     let files =
         recommended(&[one(), two(), Row { file: Some("shop/mail.py"), ..row("c", "t.py::c", "KeyError", "g", 3) }]);
     assert!(files.starts_with("begin with `a`; 3 failures are in this group, in several places ("), "{files}");
+    // pytest's own frames are no place of the project.
+    let outside = |row| Row { file: Some("/env/lib/_pytest/fixtures.py"), ..row };
+    let outside = [outside(one()), outside(two())];
+    assert!(recommended(&outside).starts_with("begin with `a`; 2 failures are in this group ("));
+    assert!(analyze(&outside, &Question::new(now())).insights.places.is_empty());
     let commits = |good, bad, row| Row { last_good: Some(good), first_bad: Some(bad), ..row };
     let all = recommended(&[commits("g1", "b1", one()), commits("g1", "b1", two())]);
     assert!(all.contains("what changed between g1 and b1"), "{all}");
