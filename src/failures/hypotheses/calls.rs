@@ -16,9 +16,14 @@ pub(crate) struct Misfit<'a> {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Problem {
-    Unexpected { name: String, meant: Option<String> },
+    Unexpected {
+        name: String,
+        meant: Option<String>,
+    },
     Missing(Vec<String>),
     TooMany,
+    /// By position and by name.
+    Twice(String),
 }
 
 pub(crate) fn misfit<'a>(scene: &Scene<'a>) -> Option<Misfit<'a>> {
@@ -44,6 +49,9 @@ pub(crate) fn misfit<'a>(scene: &Scene<'a>) -> Option<Misfit<'a>> {
     .captures(message)
     {
         (parts[1].to_owned(), Problem::TooMany)
+    } else if let Some(parts) = pattern!(r"^([\w.<>]+)\(\) got multiple values for argument '(\w+)'").captures(message)
+    {
+        (parts[1].to_owned(), Problem::Twice(parts[2].to_owned()))
     } else {
         return None;
     };
@@ -84,6 +92,7 @@ impl Problem {
             Self::Unexpected { name, .. } => !has(name) && !takes_any("**"),
             Self::Missing(names) => names.iter().all(|name| has(name)),
             Self::TooMany => !takes_any("*"),
+            Self::Twice(name) => has(name),
         }
     }
 }
@@ -191,6 +200,11 @@ pub(crate) fn hypotheses(scene: &Scene) -> Vec<Hypothesis> {
             format!("{place} calls {function} without {}{defined}", quoted(names)),
             Confidence::High,
             "the message names the parameters".to_owned(),
+        ),
+        Problem::Twice(name) => (
+            format!("{place} passes `{name}` to {function} twice, by its position and by its name{defined}"),
+            Confidence::High,
+            "the message names the parameter".to_owned(),
         ),
         Problem::TooMany => {
             let no_self = misfit.definition.as_ref().is_some_and(|definition| {

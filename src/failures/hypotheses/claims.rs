@@ -72,7 +72,7 @@ impl Claim {
             Self::Name { frame, name, there } => knows(scene, *frame, name).map(|found| found == *there),
             Self::Path { path, there } => (scene.around.exists)(&scene.absolute(path)?).map(|found| found == *there),
             Self::Runs { frame, code } => {
-                if !is_whole(code) {
+                if !is_whole(code) || has_mangled(code) {
                     return Some(false);
                 }
                 let at = scene.frame(frame.index)?;
@@ -153,6 +153,12 @@ fn has_name(line: &str, name: &str) -> bool {
     tokens(line).iter().any(|token| token.kind == Kind::Name && &line[token.at.clone()] == name)
 }
 
+/// Whether code has a name such as `self.__size`, which is called otherwise outside of the class's own source.
+fn has_mangled(code: &str) -> bool {
+    let is_private = |name: &str| name.starts_with("__") && !name.ends_with("__");
+    tokens(code).iter().any(|token| token.kind == Kind::Name && is_private(&code[token.at.clone()]))
+}
+
 /// Whether all brackets and strings of a piece of code are closed.
 pub(crate) fn is_whole(code: &str) -> bool {
     let mut open: Vec<char> = Vec::new();
@@ -212,4 +218,5 @@ pub(crate) fn free_names(code: &str) -> BTreeSet<String> {
 }
 
 /// Builtins that our own next steps use.
-const BUILTINS: &[&str] = &["dir", "list", "vars", "len", "type", "repr", "sorted", "isinstance", "getattr", "hasattr"];
+const BUILTINS: &[&str] =
+    &["dir", "list", "vars", "len", "type", "repr", "sorted", "isinstance", "getattr", "hasattr", "locals"];

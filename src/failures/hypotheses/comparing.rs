@@ -49,7 +49,7 @@ fn unittest(scene: &Scene) -> Option<Hypothesis> {
     let at = scene.own()?;
     let raised = scene.frame(0).filter(|raised| raised.frame.module.as_deref() == Some("unittest.case"))?;
     let statement = at.statement();
-    pattern!(r"^(?:with\s+)?self\.assert\w+\(").is_match(&statement).then_some(())?;
+    pattern!(r"^(?:with\s+|return\s+)?self\.assert\w+\(").is_match(&statement).then_some(())?;
     let mut values = Vec::new();
     let mut evidence = vec![at.fact(format!("`{}`", brief(&statement)))];
     for found in expressions(&statement) {
@@ -57,7 +57,10 @@ fn unittest(scene: &Scene) -> Option<Hypothesis> {
             && found.text != "self"
             && values.len() < 3
         {
-            values.push(format!("{} = {}", found.text, brief(&value)));
+            let told = format!("{} = {}", found.text, brief(&value));
+            if !values.contains(&told) {
+                values.push(told);
+            }
         }
     }
     evidence.extend(values.iter().map(|value| at.fact(value.clone())));
@@ -71,7 +74,7 @@ fn unittest(scene: &Scene) -> Option<Hypothesis> {
             brief(&scene.exception.message)
         ),
         confidence: Confidence::Medium,
-        because: "unittest shows the values; which of them is wrong they do not say".to_owned(),
+        because: "it is the assertion that failed, with what unittest says of it".to_owned(),
         evidence,
         claims: vec![Claim::Said(scene.exception.message.clone())],
     })
@@ -90,7 +93,8 @@ fn held(at: At, condition: &str) -> Option<(String, String)> {
 fn compared<'a>(scene: &Scene<'a>) -> Option<Compared<'a>> {
     let at = scene.own()?;
     // A message of the test's own stands before what pytest adds.
-    let line = scene.exception.message.lines().find_map(|line| line.trim_start().strip_prefix("assert "))?;
+    let line = scene.exception.message.lines().find_map(|line| line.trim_start().strip_prefix("assert "));
+    let Some(line) = line else { return unexplained(at) };
     let (operator, left, right, written_left, written_right) = if let Some(condition) = condition(&at.statement()) {
         let (operator, written_left, written_right) = sides(&condition)?;
         // The values of what is compared can have the operator in them: then it is not known which of them it is.
@@ -109,10 +113,27 @@ fn compared<'a>(scene: &Scene<'a>) -> Option<Compared<'a>> {
     })
 }
 
+/// `assert left == right` in a module whose asserts pytest does not rewrite, with the recorded values of both sides.
+fn unexplained(at: At) -> Option<Compared> {
+    let (operator, left, right) = sides(&condition(&at.statement())?)?;
+    let side = |written: String| {
+        Some(Side { value: at.value(&written).filter(|value| !is_cut(value))?, expression: Some(written) })
+    };
+    (operator == "==").then_some(())?;
+    Some(Compared { at, operator, left: side(left)?, right: side(right)? })
+}
+
 /// What a line asserts, without the message.
-fn condition(statement: &str) -> Option<String> {
+pub(crate) fn condition(statement: &str) -> Option<String> {
     let asserted = pattern!(r"^(?:def\s[^:]*:\s*)?assert\s+(.+)$").captures(statement)?.get(1)?.as_str();
-    Some(split_top(asserted, ",").map_or_else(|| asserted.to_owned(), |(condition, _)| condition))
+    let mut condition = split_top(asserted, ",").map_or_else(|| asserted.to_owned(), |(condition, _)| condition);
+    // Over several lines it stands in brackets.
+    while let Some(inside) =
+        condition.trim().strip_prefix('(').filter(|_| balanced(condition.trim()) == Some(condition.trim().len()))
+    {
+        condition = inside.trim_end().strip_suffix(')').unwrap_or(inside).trim().to_owned();
+    }
+    Some(condition)
 }
 
 /// `<shop.Cart object at 0x7f12>` is no comparison: reprs, with something else of the same length in their place.
@@ -213,7 +234,13 @@ fn judge(scene: &Scene, compared: &Compared) -> Hypothesis {
     // Long values are cut in the middle, and then only what pytest itself says of them is known.
     let confidence =
         if is_cut(&left.value) || is_cut(&right.value) { confidence.max(Confidence::Medium) } else { confidence };
-    let claims = vec![Claim::Said(left.value.clone()), Claim::Said(right.value.clone())];
+    let claim = |side: &Side| match &side.expression {
+        Some(expression) if at.value(expression).as_deref() == Some(side.value.as_str()) => {
+            Claim::Value { frame: at.into(), expression: expression.clone(), value: side.value.clone() }
+        }
+        _ => Claim::Said(side.value.clone()),
+    };
+    let claims = vec![claim(left), claim(right)];
     Hypothesis { text, confidence, because, evidence, claims }
 }
 
@@ -333,9 +360,8 @@ fn truth(scene: &Scene) -> Option<Hypothesis> {
     let at = scene.own()?;
     let shown = scene.exception.message.lines().find_map(|line| line.trim_start().strip_prefix("assert "));
     let statement = at.statement();
-    let condition = statement.strip_prefix("assert ")?;
-    let condition =
-        split_top(condition, ",").map_or(condition.to_owned(), |(condition, _)| condition.trim().to_owned());
+    statement.strip_prefix("assert ")?;
+    let condition = condition(&statement)?.trim().to_owned();
     let mut evidence = vec![at.fact(format!("`{}`", brief(&statement)))];
     let mut values: Vec<String> = Vec::new();
     for found in expressions(&condition) {
@@ -343,8 +369,10 @@ fn truth(scene: &Scene) -> Option<Hypothesis> {
             && values.len() < 4
         {
             let told = format!("{} = {}", found.text, brief(&value));
-            evidence.push(at.fact(told.clone()));
-            values.push(told);
+            if !values.contains(&told) {
+                evidence.push(at.fact(told.clone()));
+                values.push(told);
+            }
         }
     }
     for parts in pattern!(r"(?m)^\s*\+\s+(?:where|and) +(.+)$").captures_iter(&scene.exception.message).take(3) {

@@ -55,7 +55,10 @@ pub(crate) fn changed(scene: &Scene) -> Option<Hypothesis> {
                 because: if by_line.is_some() {
                     "the very line that failed is among the changed ones".to_owned()
                 } else {
-                    format!("the file is one of {} that changed", others + 1)
+                    match others {
+                        0 => "it is the only file that changed".to_owned(),
+                        _ => format!("the file is one of {} that changed", others + 1),
+                    }
                 },
                 evidence,
                 claims: Vec::new(),
@@ -70,7 +73,10 @@ pub(crate) fn changed(scene: &Scene) -> Option<Hypothesis> {
             at.index + 1
         ),
         confidence: if scene.around.changed.len() <= 5 { Confidence::Medium } else { Confidence::Low },
-        because: format!("it is one of {} files that differ from the commit", scene.around.changed.len()),
+        because: match scene.around.changed.len() {
+            1 => "it is the only file that differs from the commit".to_owned(),
+            changed => format!("it is one of {changed} files that differ from the commit"),
+        },
         evidence: vec![
             at.fact(format!("`{}`", brief(&at.statement()))),
             Fact::told(format!("changed: {}", brief(&scene.around.changed.join(", ")))),

@@ -6,11 +6,11 @@
 
 pub(crate) mod calls;
 pub(crate) mod claims;
-mod comparing;
+pub(crate) mod comparing;
 mod history;
 pub(crate) mod names;
 pub(crate) mod none;
-mod outside;
+pub(crate) mod outside;
 pub(crate) mod pytest;
 pub(crate) mod reading;
 
@@ -181,10 +181,11 @@ pub fn hypotheses(evidence: &Evidence, around: &Around) -> Vec<Hypothesis> {
 }
 
 fn of_exception(scene: &Scene) -> Vec<Hypothesis> {
-    let readers: [fn(&Scene) -> Vec<Hypothesis>; 9] = [
+    let readers: [fn(&Scene) -> Vec<Hypothesis>; 10] = [
         pytest::hypotheses,
         outside::syntax,
         outside::died,
+        outside::warning,
         none::hypotheses,
         calls::hypotheses,
         names::hypotheses,

@@ -207,7 +207,9 @@ pub(crate) struct MissingAttribute {
     pub wanted: String,
     /// What is there instead.
     pub there: Vec<String>,
-    /// Whether that was recorded in the test's process, and is all there is.
+    /// Whether it was asked of a module that is not the project's.
+    is_foreign: bool,
+    /// Whether what is there was recorded in the test's process, and is all there is.
     pub recorded: bool,
     pub module: Option<String>,
     class: Option<String>,
@@ -215,7 +217,8 @@ pub(crate) struct MissingAttribute {
 
 impl MissingAttribute {
     pub fn near(&self) -> Option<String> {
-        similar(&self.wanted, self.there.iter().map(String::as_str)).first().map(ToString::to_string)
+        let near = similar(&self.wanted, self.there.iter().map(String::as_str));
+        near.into_iter().find(|name| !self.is_foreign || is_typo(&self.wanted, name)).map(ToString::to_string)
     }
 
     fn claim(&self, at: At, name: &str, there: bool) -> Option<Claim> {
@@ -250,6 +253,7 @@ pub(crate) fn missing_attribute(scene: &Scene) -> Option<MissingAttribute> {
             receiver: None,
             wanted,
             there,
+            is_foreign: scene.version_of(module).is_some(),
             recorded: recorded.is_some(),
             module: Some(module.to_owned()),
             class: None,
@@ -268,6 +272,7 @@ pub(crate) fn missing_attribute(scene: &Scene) -> Option<MissingAttribute> {
         receiver,
         wanted,
         there: Vec::new(),
+        is_foreign: false,
         recorded: false,
         module: None,
         class: Some(class.clone()),
@@ -438,6 +443,19 @@ pub(crate) fn module_names(scene: &Scene, module: &str) -> Vec<String> {
         return lookup.names.clone();
     }
     scene.source_of(module).map(|(_, text)| names_of_module(&text)).unwrap_or_default()
+}
+
+/// Whether a name of a library is another one mistyped. What the library had once, and code uses that is older, often has its successors
+/// and kin around it: `asyncio.coroutine` is neither `coroutines` nor `iscoroutine`.
+fn is_typo(wanted: &str, name: &str) -> bool {
+    !wanted.contains(name) && !name.contains(wanted)
+}
+
+/// What may have been meant by a name that cannot be imported from a module.
+pub(crate) fn near_import(scene: &Scene, module: &str, wanted: &str, there: &[String]) -> Option<String> {
+    let is_foreign = scene.version_of(module).is_some();
+    let near = similar(wanted, there.iter().map(String::as_str));
+    near.into_iter().find(|name| !is_foreign || is_typo(wanted, name)).map(ToString::to_string)
 }
 
 fn attribute(scene: &Scene) -> Option<Hypothesis> {
@@ -749,8 +767,8 @@ fn import_name(scene: &Scene, at: At, wanted: &str, module: &str, mut evidence: 
         let because = "the names of the imported module were recorded".to_owned();
         return Hypothesis { text, confidence: Confidence::High, because, evidence, claims };
     }
-    if let Some(near) = similar(wanted, there.iter().map(String::as_str)).first() {
-        claims.push(Claim::InModule { module: module.to_owned(), name: (*near).to_owned(), there: true });
+    if let Some(near) = near_import(scene, module, wanted, &there) {
+        claims.push(Claim::InModule { module: module.to_owned(), name: near.clone(), there: true });
         return Hypothesis {
             text: format!("{owner} has no `{wanted}`, which {place} imports; it has `{near}`"),
             confidence: Confidence::High,

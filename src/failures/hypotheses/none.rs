@@ -3,11 +3,13 @@
 use super::{
     At, Claim, Confidence, Fact, Hypothesis, Scene,
     reading::{
-        Expression, argument_for, arguments, brief, expressions, is_cut, keys_of, parameters, pattern, short_name,
-        split_top, surely_assigned, top_level,
+        Expression, argument_for, arguments, assigned, brief, expressions, is_cut, keys_of, parameters, pattern,
+        short_name, split_top, surely_assigned, top_level,
     },
 };
 
+/// Maximum number of assignments that are named where it is not known which one gave the value.
+const MAX_ASSIGNMENTS: usize = 3;
 /// Frames that a None is followed through.
 const MAX_STEPS: usize = 6;
 
@@ -33,7 +35,9 @@ pub(crate) fn hypotheses(scene: &Scene) -> Vec<Hypothesis> {
         text = format!("{text}: {origin}");
     }
     let (confidence, because) = match (nothing.seen, origin.is_some()) {
-        (true, true) => (Confidence::High, "the recorded value is None, and the source shows where it comes from"),
+        (true, true) => {
+            (Confidence::High, "the recorded value is None; the rest is read from the source and the recorded values")
+        }
         (true, false) => (Confidence::High, "the recorded value is None"),
         (false, true) => {
             (Confidence::Medium, "the message says None, and this is the expression on the line that can give it")
@@ -54,7 +58,8 @@ pub(crate) fn nothing<'a>(scene: &Scene<'a>) -> Option<Nothing<'a>> {
     // What a library says of an argument may be about another one, and this one may be meant to be None.
     let at = scene.raised_here()?;
     let line = at.statement();
-    if line.starts_with("raise") {
+    // A `raise` says what it likes; what failed in the making of its exception is another thing.
+    if at.failing().unwrap_or(&line).starts_with("raise") {
         return None;
     }
     let candidates = match at.failing() {
@@ -189,6 +194,19 @@ fn whence(scene: &Scene, at: At, name: &str, whole: Whole, evidence: &mut Vec<Fa
         let call = if whole == Whole::Nothing { from_call(scene, at, &value, evidence) } else { None };
         let deeper = call.map(|from| format!(", and {from}")).unwrap_or_default();
         return Some(format!("`{name}` comes from `{}` at {}:{line}{deeper}", brief(&value), at.frame.file));
+    }
+    // Where it is not known which one it was, all are told.
+    let mut all: Vec<(u32, String)> = Vec::new();
+    while let Some((line, value)) = assigned(first, &lines, all.first().map_or(at.frame.line, |(line, _)| *line), name)
+        && all.len() < MAX_ASSIGNMENTS
+    {
+        all.insert(0, (line, value));
+    }
+    if whole == Whole::Nothing && all.len() > 1 {
+        let told = all.iter().map(|(line, value)| format!("{}:{line} (`{}`)", at.frame.file, brief(value)));
+        let told = told.collect::<Vec<_>>().join(", ");
+        evidence.extend(all.iter().map(|(line, value)| at.fact_at(*line, format!("{name} = {}", brief(value)))));
+        return Some(format!("`{name}` is assigned before that line at {told}"));
     }
     let declared = lines
         .iter()

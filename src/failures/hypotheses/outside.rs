@@ -2,9 +2,11 @@
 
 use super::{
     Claim, Confidence, Fact, Hypothesis, Scene,
-    reading::{At, brief, expressions, indent, pattern, split_top, unquote},
+    reading::{At, brief, expressions, indent, pattern, short_name, split_top, unquote},
 };
 
+/// Maximum number of functions that call each other without an end.
+const MAX_CYCLE: usize = 8;
 /// Length of a statement that is shown whole.
 const SHORT_STATEMENT: usize = 100;
 
@@ -98,10 +100,24 @@ fn values_on_line(at: At, most: usize) -> Vec<(String, String)> {
     found
 }
 
+/// The path that the operating system was asked for and refused. Programs raise these exceptions too, about something else than a path.
+pub(crate) fn refused_path(message: &str) -> Option<String> {
+    let parts = pattern!(
+        r#"^\[Errno \d+\] (?:No such file or directory|Not a directory|Is a directory|Permission denied|Operation not permitted|File exists|Read-only file system): ('[^']*'|"[^"]*")(?: -> .*)?$"#
+    )
+    .captures(message)?;
+    Some(unquote(&parts[1]).to_owned())
+}
+
+/// Whether a program was to be started that is looked for on the PATH.
+pub(crate) fn is_program(scene: &Scene, path: &str) -> bool {
+    let raised = scene.frame(0).and_then(|at| at.frame.module.as_deref());
+    raised == Some("subprocess") && !path.contains('/')
+}
+
 fn file(scene: &Scene, at: At) -> Option<Hypothesis> {
     let message = &scene.exception.message;
-    let path = pattern!(r#": ('[^']*'|"[^"]*")(?: -> .*)?$"#).captures(message)?[1].to_owned();
-    let path = unquote(&path).to_owned();
+    let path = refused_path(message)?;
     let mut evidence = vec![at.fact(format!("`{}`", brief(&at.statement()))), at.fact(format!("path = '{path}'"))];
     let place = at.place();
     if scene.exception.kind != "FileNotFoundError" {
@@ -115,8 +131,7 @@ fn file(scene: &Scene, at: At) -> Option<Hypothesis> {
             claims: vec![Claim::Said(path)],
         });
     }
-    let is_program = scene.frame(0).is_some_and(|at| at.frame.module.as_deref() == Some("subprocess"));
-    if is_program && !path.contains('/') {
+    if is_program(scene, &path) {
         return Some(Hypothesis {
             text: format!(
                 "{place} starts the program '{path}', which is not on the PATH of the run (or its working directory is not there)"
@@ -178,8 +193,9 @@ fn encoding(scene: &Scene, at: At) -> Option<Hypothesis> {
         evidence.push(at.fact(format!("{name} = {value}")));
     }
     let byte = parts.get(3).map(|byte| format!("byte 0x{} ", byte.as_str())).unwrap_or_default();
-    let character =
-        parts.get(4).map(|character| format!("the character '{}' ", character.as_str())).unwrap_or_default();
+    let character = parts
+        .get(4)
+        .map_or_else(|| "the characters ".to_owned(), |character| format!("the character '{}' ", character.as_str()));
     let opens = pattern!(r"\b(?:open|read_text|write_text)\(").is_match(&at.statement());
     let unnamed = opens && !pattern!(r"encoding\s*=|['\x22][rwa]?b[rwa+]?['\x22]").is_match(&at.statement());
     let default =
@@ -289,11 +305,11 @@ fn timeout(scene: &Scene, at: At) -> Hypothesis {
                 .is_match(&at.statement())
     });
     let mut evidence = vec![at.fact(format!("`{}`", brief(&at.statement())))];
-    let mut text = format!("{} had not got past {} when its time was over", at.frame.function, at.place());
+    let mut text = format!("{} was at {} when its time was over", at.frame.function, at.place());
     if !at.statement().is_empty() {
         text = format!("{text}, `{}`", brief(&at.statement()));
     }
-    if let Some(waiting) = waiting.filter(|waiting| waiting.index != at.index) {
+    if let Some(waiting) = waiting.filter(|waiting| waiting.index < at.index) {
         evidence.push(waiting.fact(format!("`{}`", brief(&waiting.statement()))));
         text = format!("{text}, inside `{}` ({})", brief(&waiting.statement()), waiting.place());
     }
@@ -305,7 +321,8 @@ fn timeout(scene: &Scene, at: At) -> Hypothesis {
     Hypothesis {
         text,
         confidence: Confidence::Low,
-        because: "that it took too long is known; what it waited for has to be looked at".to_owned(),
+        because: "where it was then is known; whether it waited there or went round in circles has to be looked at"
+            .to_owned(),
         evidence,
         claims: Vec::new(),
     }
@@ -331,12 +348,66 @@ fn zone(at: At) -> Hypothesis {
         .or_else(|| written.filter(|text| !text.contains("tz")).map(|text| format!("; `{text}` makes one without")))
         .unwrap_or_default();
     Hypothesis {
-        text: format!("a time with a time zone is compared with one that has none at {}{which}", at.place()),
+        text: format!("a time with a time zone is used together with one that has none at {}{which}", at.place()),
         confidence: Confidence::High,
         because: "the message says so".to_owned(),
         evidence,
         claims: vec![Claim::Said("offset-naive and offset-aware".to_owned())],
     }
+}
+
+/// A function that calls itself, or functions that call each other, until the stack is full.
+fn recursion(scene: &Scene) -> Option<Hypothesis> {
+    if scene.exception.kind != "RecursionError" {
+        return None;
+    }
+    let frames: Vec<At> = scene.frames().take(2 * MAX_CYCLE).collect();
+    let same = |a: &At, b: &At| {
+        (&a.frame.file, a.frame.line, &a.frame.function) == (&b.frame.file, b.frame.line, &b.frame.function)
+    };
+    let length =
+        (1..=frames.len() / 2).find(|length| (0..*length).all(|at| same(&frames[at], &frames[at + length])))?;
+    let cycle: Vec<&At> = frames[..length].iter().rev().filter(|at| at.frame.in_app).collect();
+    let steps: Vec<String> =
+        cycle.iter().map(|at| format!("{} at {}", short_name(&at.frame.function), at.place())).collect();
+    let evidence = cycle.iter().map(|at| at.fact(format!("`{}`", brief(&at.statement())))).collect();
+    let text = match &steps[..] {
+        [] => return None,
+        [only] => format!("{only} leads back to itself again and again, until the stack is full"),
+        _ => format!("these call each other again and again, until the stack is full: {}", steps.join(", ")),
+    };
+    Some(Hypothesis {
+        text,
+        confidence: Confidence::High,
+        because: "the innermost frames repeat".to_owned(),
+        evidence,
+        claims: vec![Claim::Said(scene.exception.message.clone())],
+    })
+}
+
+/// A warning that was raised as an exception, by `warnings` or by the interpreter itself.
+pub(crate) fn warning(scene: &Scene) -> Vec<Hypothesis> {
+    let kind = scene.exception.kind.as_str();
+    let raised = scene.frame(0).map(|at| at.statement()).unwrap_or_default();
+    if !kind.ends_with("Warning") || raised.starts_with("raise") {
+        return Vec::new();
+    }
+    let message = scene.exception.message.lines().next().unwrap_or_default().trim();
+    let at = scene.own();
+    let mut evidence: Vec<Fact> = at.iter().map(|at| at.fact(format!("`{}`", brief(&at.statement())))).collect();
+    evidence.push(Fact::told(brief(message)));
+    let by =
+        at.map(|at| format!(", and `{}` at {} leads to it", brief(&at.statement()), at.place())).unwrap_or_default();
+    vec![Hypothesis {
+        text: format!(
+            "a {kind} is an error in this run (`-W error` or pytest's `filterwarnings`){by}{}",
+            said(&brief(message))
+        ),
+        confidence: Confidence::Medium,
+        because: "a warning is raised as an exception only where a filter makes it one".to_owned(),
+        evidence,
+        claims: vec![Claim::Said(message.to_owned())],
+    }]
 }
 
 /// What is left to say of any exception: why the project's own code raised it, or which of its lines led there and with which values.
@@ -347,9 +418,10 @@ pub(crate) fn values(scene: &Scene) -> Vec<Hypothesis> {
     let message = brief(&scene.exception.message);
     let mut evidence = vec![at.fact(format!("`{}`", brief(&at.statement())))];
     evidence.extend(values.iter().map(|(name, value)| at.fact(format!("{name} = {value}"))));
-    if kind == "ZeroDivisionError"
-        && let Some(divided) = divided(scene)
-    {
+    if let Some(recursion) = recursion(scene) {
+        return vec![recursion];
+    }
+    if let Some(divided) = divided(scene) {
         return vec![divided];
     }
     if scene.raised_here().is_some_and(|at| at.statement().starts_with("raise")) {
@@ -376,16 +448,22 @@ pub(crate) fn values(scene: &Scene) -> Vec<Hypothesis> {
     }]
 }
 
-/// What was divided by zero.
-fn divided(scene: &Scene) -> Option<Hypothesis> {
+/// What the failing line divides by.
+pub(crate) fn divisor<'a>(scene: &Scene<'a>) -> Option<(At<'a>, String)> {
+    if scene.exception.kind != "ZeroDivisionError" {
+        return None;
+    }
     let at = scene.raised_here()?;
     let failing = at.failing().map_or_else(|| at.statement(), ToOwned::to_owned);
     let (_, divisor) = ["//", "/", "%"].iter().find_map(|operator| split_top(&failing, operator))?;
     let divisor = divisor.trim().trim_start_matches('=').trim().to_owned();
     let is_plain = expressions(&divisor).iter().any(|found| found.at == (0..divisor.len()));
-    if !is_plain {
-        return None;
-    }
+    is_plain.then_some((at, divisor))
+}
+
+/// What was divided by zero.
+fn divided(scene: &Scene) -> Option<Hypothesis> {
+    let (at, divisor) = divisor(scene)?;
     let value = at.value(&divisor);
     let is_zero = |value: &String| value.parse::<f64>().is_ok_and(|value| value == 0.0);
     if value.as_ref().is_some_and(|value| !is_zero(value)) {
@@ -407,7 +485,7 @@ fn divided(scene: &Scene) -> Option<Hypothesis> {
 /// Which condition led to a `raise` of the project's own.
 fn raised(scene: &Scene, at: At, mut evidence: Vec<Fact>) -> Option<Hypothesis> {
     let kind = scene.exception.kind.as_str();
-    let Some((line, condition, held)) = guard(at) else {
+    let Some(Guard { line, condition, held, is_elif }) = guard(at) else {
         // What it was raised from says more.
         return scene.evidence.chain.is_empty().then(|| Hypothesis {
             text: format!(
@@ -423,18 +501,23 @@ fn raised(scene: &Scene, at: At, mut evidence: Vec<Fact>) -> Option<Hypothesis> 
         });
     };
     evidence.push(at.fact_at(line, format!("`{}`", brief(&condition))));
-    let named: Vec<String> = expressions(&condition)
-        .into_iter()
-        .filter_map(|found| at.value(&found.text).map(|value| format!("{} = {}", found.text, brief(&value))))
-        .take(4)
-        .collect();
+    let mut named: Vec<String> = Vec::new();
+    for found in expressions(&condition) {
+        let told = at.value(&found.text).map(|value| format!("{} = {}", found.text, brief(&value)));
+        named.extend(told.filter(|told| !named.contains(told) && named.len() < 4));
+    }
     let with = if named.is_empty() { String::new() } else { format!(", with {}", named.join(", ")) };
     evidence.extend(named.iter().map(|value| at.fact(value.clone())));
     let mut claims = Vec::new();
     if held && let Some(expression) = condition.strip_suffix(" is None") {
         claims.push(Claim::Nothing { frame: at.into(), expression: expression.trim().to_owned() });
     }
-    let held = if held { "held" } else { "did not hold" };
+    let held = match (held, is_elif) {
+        (true, false) => "held",
+        (true, true) => "held, and no condition before it,",
+        (false, false) => "did not hold",
+        (false, true) => "did not hold, nor any condition before it,",
+    };
     Some(Hypothesis {
         text: format!(
             "{} raises {kind} itself because `{}` {held} at {}:{line}{with}: {}",
@@ -461,8 +544,17 @@ fn told(values: &[(String, String)]) -> String {
     format!(", with {}", values.iter().map(|(name, value)| format!("{name} = {value}")).collect::<Vec<_>>().join(", "))
 }
 
-/// The condition that a `raise` stands below, and whether it held there.
-fn guard(at: At) -> Option<(u32, String, bool)> {
+/// The condition that a `raise` stands below.
+struct Guard {
+    line: u32,
+    condition: String,
+    /// Whether it held where the `raise` ran.
+    held: bool,
+    /// Whether others were tried before it.
+    is_elif: bool,
+}
+
+fn guard(at: At) -> Option<Guard> {
     let source = at.frame.source.as_ref()?;
     let index = at.frame.statement.map_or(at.frame.line, |(first, _)| first).checked_sub(source.first)? as usize;
     let mut deep = indent(source.lines.get(index)?);
@@ -476,8 +568,10 @@ fn guard(at: At) -> Option<(u32, String, bool)> {
         let condition = pattern!(r"^\s*(if|elif)\s+(.+?):\s*(?:#.*)?$").captures(line);
         let number = source.first + u32::try_from(above).unwrap_or(0);
         match condition {
-            Some(parts) if is_else && here == deep => return Some((number, parts[2].to_owned(), false)),
-            Some(parts) if !is_else => return Some((number, parts[2].to_owned(), true)),
+            Some(parts) if !is_else || here == deep => {
+                let is_elif = &parts[1] == "elif";
+                return Some(Guard { line: number, condition: parts[2].to_owned(), held: !is_else, is_elif });
+            }
             _ if is_else && here < deep => return None,
             _ if is_else => continue,
             _ => {}

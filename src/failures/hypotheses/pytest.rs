@@ -7,7 +7,7 @@ use super::{
 };
 
 pub(crate) fn hypotheses(scene: &Scene) -> Vec<Hypothesis> {
-    let readers: [fn(&Scene) -> Option<Hypothesis>; 6] = [fixture, mock, bypass, raises, doctest, mismatch];
+    let readers: [fn(&Scene) -> Option<Hypothesis>; 7] = [fixture, scope, mock, bypass, raises, doctest, mismatch];
     readers.iter().find_map(|read| read(scene)).into_iter().collect()
 }
 
@@ -30,6 +30,31 @@ fn doctest(scene: &Scene) -> Option<Hypothesis> {
         because: "doctest shows both".to_owned(),
         evidence: vec![fact(format!("expected: {expected}")), fact(format!("got: {got}"))],
         claims: vec![Claim::Said(parts[5].to_owned())],
+    })
+}
+
+/// A fixture that lives longer than one it asks for.
+fn scope(scene: &Scene) -> Option<Hypothesis> {
+    let message = &scene.exception.message;
+    let parts = pattern!(
+        r"ScopeMismatch: You tried to access the (\w+) scoped fixture (\w+) with a (\w+) scoped request object"
+    )
+    .captures(message)?;
+    let (short, wanted, long) = (&parts[1], &parts[2], &parts[3]);
+    // pytest lists the fixtures that led there, and then the one that was asked for.
+    let listed = pattern!(r"(?m)^\s*(\S+\.py:\d+):\s+def (\w+)\(").captures_iter(message);
+    let listed: Vec<(String, String)> = listed.map(|parts| (parts[1].to_owned(), parts[2].to_owned())).collect();
+    let asks = listed.iter().rev().find(|(_, name)| name != wanted);
+    let by = asks.map_or_else(
+        || format!("something that lives for the {long}"),
+        |(place, name)| format!("the fixture `{name}` ({place}), which lives for the {long},"),
+    );
+    Some(Hypothesis {
+        text: format!("{by} asks for the fixture `{wanted}`, which is made anew for each {short}"),
+        confidence: Confidence::High,
+        because: "pytest names both scopes".to_owned(),
+        evidence: listed.iter().map(|(place, name)| Fact::told(format!("{place}: def {name}"))).collect(),
+        claims: vec![Claim::Said("ScopeMismatch".to_owned())],
     })
 }
 
@@ -61,9 +86,11 @@ pub(crate) struct MissingFixture {
 }
 
 impl MissingFixture {
-    /// Those of the project: pytest's own say nothing about it.
+    /// Those of the project and of plugins: pytest's own say nothing about it, and private ones are nobody else's to ask for.
     pub fn own(&self) -> Vec<&str> {
-        self.available.iter().map(String::as_str).filter(|name| !BUILTIN_FIXTURES.contains(name)).collect()
+        let is_hidden = |name: &&str| name.starts_with('_') && !self.name.starts_with('_');
+        let names = self.available.iter().map(String::as_str);
+        names.filter(|name| !BUILTIN_FIXTURES.contains(name) && !is_hidden(name)).collect()
     }
 
     pub fn near(&self) -> Option<String> {
@@ -380,7 +407,13 @@ fn waited_for(at: At) -> Waited {
 fn raises(scene: &Scene) -> Option<Hypothesis> {
     let message = &scene.exception.message;
     let at = scene.own()?;
-    if let Some(parts) = pattern!(r"DID NOT RAISE (?:any of )?(?:<class ')?([\w.(), ]+)").captures(message) {
+    let is_unittest = scene.frame(0).is_some_and(|at| at.frame.module.as_deref() == Some("unittest.case"));
+    let absent = pattern!(r"DID NOT RAISE (?:any of )?(?:<class ')?([\w.(), ]+)").captures(message);
+    let absent = absent.or_else(|| {
+        let absent = pattern!(r"^(\w+) not raised(?: by \w+)?$").captures(message);
+        absent.filter(|_| is_unittest && scene.exception.kind == "AssertionError")
+    });
+    if let Some(parts) = absent {
         let mut evidence = vec![at.fact(format!("`{}`", brief(&at.statement())))];
         let ran = match waited_for(at) {
             Waited::Here(ran) => format!("`{}` at {}", brief(&ran), at.place()),
@@ -393,9 +426,14 @@ fn raises(scene: &Scene) -> Option<Hypothesis> {
         return Some(Hypothesis {
             text: format!("{ran} ran to its end without {}", &parts[1]),
             confidence: Confidence::High,
-            because: "pytest waited for the exception and none came".to_owned(),
+            because: if is_unittest {
+                "unittest waited for the exception and none came"
+            } else {
+                "pytest waited for the exception and none came"
+            }
+            .to_owned(),
             evidence,
-            claims: vec![Claim::Said("DID NOT RAISE".to_owned())],
+            claims: vec![Claim::Said(parts[0].to_owned())],
         });
     }
     let expected = pattern!(r"(?m)^\s*(?:Expected regex|Regex): (.+)$").captures(message)?;

@@ -106,7 +106,7 @@ impl<'a> Scene<'a> {
         if file.is_some_and(|file| !is_library_file(file)) {
             return None;
         }
-        let normalized = top.replace('_', "-").to_lowercase();
+        let normalized = top.trim_start_matches('_').replace('_', "-").to_lowercase();
         let name = crate::packages::package_of(top).map_or(normalized.clone(), ToOwned::to_owned);
         [name, normalized].iter().find_map(|name| {
             let version = self.around.packages?.get(name)?;

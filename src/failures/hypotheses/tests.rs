@@ -265,7 +265,7 @@ fn what_comes_from_outside() {
     check(
         "test_timezone",
         Confidence::High,
-        "a time with a time zone is compared with one that has none at test_shop.py:108; `datetime.datetime(2025, 1, 1)` makes one without",
+        "a time with a time zone is used together with one that has none at test_shop.py:108; `datetime.datetime(2025, 1, 1)` makes one without",
         "#1 test_shop.py:108: `assert made < datetime.datetime(2025, 1, 1)`",
     );
     check(
@@ -362,7 +362,11 @@ fn signs_in_values_are_no_operators() {
         "assert got == expected",
         "`got == expected` was not true at test_a.py:2 (pytest shows `x == y == z`)",
     );
-    check("assert not 1 == 1", "assert not a == 1", "`not a == 1` was not true at test_a.py:2 (pytest shows `not 1 == 1`)");
+    check(
+        "assert not 1 == 1",
+        "assert not a == 1",
+        "`not a == 1` was not true at test_a.py:2 (pytest shows `not 1 == 1`)",
+    );
 }
 
 #[test]
@@ -777,4 +781,299 @@ fn the_compiler_and_doctest_are_quoted() {
         "{}",
         found[0].text
     );
+}
+
+/// The first next step for evidence that was made by hand.
+fn step_for(evidence: &Evidence) -> Option<crate::failures::next_step::NextStep> {
+    let around = Around::nothing("k3n7q2", "test_a.py::test_a");
+    crate::failures::next_step::next_steps(evidence, &around).into_iter().next()
+}
+
+fn code_for(evidence: &Evidence) -> Option<String> {
+    step_for(evidence)?.evaluate.map(|evaluate| evaluate.code)
+}
+
+fn local(name: &str, kind: &str, value: &str) -> serde_json::Value {
+    serde_json::json!({"name": name, "type": kind, "value": value})
+}
+
+#[test]
+fn what_a_library_had_once_is_not_its_kin() {
+    // Python 3.11 took `asyncio.coroutine` away.
+    let modules = serde_json::json!({"asyncio": {"file": "/usr/lib/python3.13/asyncio/__init__.py"}});
+    let evidence = |kind: &str, message: &str, wanted: &str, line: &str| {
+        let names = ["coroutines", "iscoroutine", "gather"];
+        let lookup = serde_json::json!({"name": wanted, "owner": "module", "of": "asyncio", "names": names});
+        let frames = [frame(line, &serde_json::json!({}))];
+        observed(kind, message, &serde_json::json!({"frames": frames, "exception.lookup": lookup, "modules": modules}))
+    };
+    let around = Around { python: Some("3.13.0"), ..Around::nothing("k3n7q2", "test_a.py::test_a") };
+    for (kind, message, line) in [
+        ("AttributeError", "module 'asyncio' has no attribute 'coroutine'", "    @asyncio.coroutine"),
+        ("ImportError", "cannot import name 'coroutine' from 'asyncio' (x.py)", "from asyncio import coroutine"),
+    ] {
+        let evidence = evidence(kind, message, "coroutine", line);
+        let found = thought(&evidence, &[]);
+        assert!(!found[0].text.contains("; it has `"), "{}", found[0].text);
+        let step = crate::failures::next_step::next_steps(&evidence, &around).into_iter().next();
+        assert!(step.is_none_or(|step| step.diff.is_none() && !step.text.contains("instead of `coroutine` at")));
+    }
+    // A slip of the fingers is one still.
+    let message = "module 'asyncio' has no attribute 'gahter'";
+    let found = thought(&evidence("AttributeError", message, "gahter", "    asyncio.gahter()"), &[]);
+    assert!(found[0].text.ends_with("it has `gather`, which may be meant"), "{}", found[0].text);
+}
+
+#[test]
+fn what_a_library_could_not_find_need_not_be_a_path() {
+    let library = serde_json::json!({"file": "/usr/lib/python3.13/gettext.py", "line": 528, "function": "translation", "module": "gettext"});
+    let own = frame(
+        "    translation = gettext.translation('shop', path, [locale])",
+        &serde_json::json!({"locals": [local("path", "str", "'/shop/locales'")]}),
+    );
+    let fields = serde_json::json!({"frames": [library, own], "cwd": "/shop"});
+    let evidence = observed("FileNotFoundError", "[Errno 2] No translation file found for domain: 'shop'", &fields);
+    let found = thought(&evidence, &[]);
+    assert!(!found[0].text.contains("working directory"), "{}", found[0].text);
+    assert!(found[0].text.contains("path = '/shop/locales'"), "{}", found[0].text);
+    assert_eq!(code_for(&evidence).as_deref(), Some("path"));
+}
+
+#[test]
+fn a_program_is_looked_for_on_the_path_of_the_run() {
+    let library = serde_json::json!({"file": "/usr/lib/python3.13/subprocess.py", "line": 3, "function": "_execute_child", "module": "subprocess"});
+    let own = frame("    check_call(['dot', name])", &serde_json::json!({"globals": ["check_call"]}));
+    let fields = serde_json::json!({"frames": [library, own]});
+    let evidence = observed("FileNotFoundError", "[Errno 2] No such file or directory: 'dot'", &fields);
+    let step = step_for(&evidence).unwrap();
+    assert_eq!(step.text, "see whether the program 'dot' is on the PATH of the run");
+    assert!(step.evaluate.unwrap().code.contains("shutil.which(\"dot\")"));
+}
+
+#[test]
+fn times_that_are_subtracted_are_not_said_to_be_compared() {
+    let locals = serde_json::json!([local("a", "datetime.datetime", "datetime.datetime(2025, 1, 1)")]);
+    let own = frame("    return a - b", &serde_json::json!({"locals": locals, "expression": "a - b"}));
+    let message = "can't subtract offset-naive and offset-aware datetimes";
+    let evidence = observed("TypeError", message, &serde_json::json!({"frames": [own]}));
+    let found = thought(&evidence, &[]);
+    assert_eq!(
+        found[0].text,
+        "a time with a time zone is used together with one that has none at test_a.py:10; `a` has none"
+    );
+    assert_eq!(code_for(&evidence).as_deref(), Some("a"), "what raised the exception raises it again");
+}
+
+#[test]
+fn next_steps_show_what_they_say() {
+    // The copy has streams of its own.
+    let own = frame("    sys.stdout.encoding = 'utf-8'", &serde_json::json!({"globals": ["sys"]}));
+    let evidence = observed("AttributeError", "readonly attribute", &serde_json::json!({"frames": [own]}));
+    assert_eq!(code_for(&evidence), None);
+    // A private name is called otherwise outside of its class.
+    let own = frame(
+        "        size = self.__size.get(key)",
+        &serde_json::json!({"function": "Cache.pop", "expression": "self.__size.get", "locals": [local("self", "shop.Cache", "<shop.Cache>"), local("key", "int", "1")]}),
+    );
+    let lookup = serde_json::json!({"name": "get", "owner": "instance", "of": "shop.Size", "names": ["pop"]});
+    let fields = serde_json::json!({"frames": [own], "exception.lookup": lookup});
+    let evidence = observed("AttributeError", "'Size' object has no attribute 'get'", &fields);
+    assert_eq!(code_for(&evidence).as_deref(), Some("key"));
+    // Of a call that failed the value says more that the message is about.
+    let locals = serde_json::json!([
+        local("other", "datetime.datetime", "datetime.datetime(1998, 2, 25)"),
+        local("year", "decimal.Decimal", "Decimal('1999')")
+    ]);
+    let own = frame(
+        "    new = other.replace(year=year)",
+        &serde_json::json!({"expression": "other.replace(year=year)", "locals": locals}),
+    );
+    let message = "'decimal.Decimal' object cannot be interpreted as an integer";
+    let evidence = observed("TypeError", message, &serde_json::json!({"frames": [own]}));
+    assert_eq!(code_for(&evidence).as_deref(), Some("year"));
+    let locals = serde_json::json!([local("form", "str", "'%s'"), local("unit", "int", "0")]);
+    let own = frame("    return form % (1 / unit)", &serde_json::json!({"expression": "1 / unit", "locals": locals}));
+    let evidence = observed("ZeroDivisionError", "division by zero", &serde_json::json!({"frames": [own]}));
+    assert_eq!(code_for(&evidence).as_deref(), Some("unit"));
+}
+
+#[test]
+fn unittest_shows_no_values_where_nothing_was_raised() {
+    let library = serde_json::json!({"file": "/usr/lib/python3.13/unittest/case.py", "line": 199, "function": "_raiseFailure", "module": "unittest.case"});
+    let lines = ["        with self.assertRaises(ValueError):", "            cache[4] = 4"];
+    let own = frame("", &serde_json::json!({"source": {"first": 10, "lines": lines}}));
+    let evidence = observed("AssertionError", "ValueError not raised", &serde_json::json!({"frames": [library, own]}));
+    let found = thought(&evidence, &[]);
+    assert_eq!(found[0].text, "`cache[4] = 4` below test_a.py:10 ran to its end without ValueError");
+    let own = frame(
+        "    self.assertTrue(1 in cache and 2 in cache)",
+        &serde_json::json!({"locals": [local("cache", "dict", "{}")]}),
+    );
+    let evidence = observed("AssertionError", "False is not true", &serde_json::json!({"frames": [library, own]}));
+    let found = thought(&evidence, &[]);
+    assert!(found[0].text.ends_with("does not hold: False is not true, with cache = {}"), "{}", found[0].text);
+    assert!(!found[0].because.contains("values"), "{}", found[0].because);
+}
+
+#[test]
+fn what_was_none_in_the_making_of_an_exception() {
+    let own = frame(
+        "        raise Refused(self.error.format(data))",
+        &serde_json::json!({"expression": "self.error.format", "locals": [local("self", "shop.Or", "<shop.Or object error=None>")]}),
+    );
+    let evidence = observed(
+        "AttributeError",
+        "'NoneType' object has no attribute 'format'",
+        &serde_json::json!({"frames": [own]}),
+    );
+    let found = thought(&evidence, &[]);
+    assert!(found[0].text.starts_with("`self.error` was None"), "{}", found[0].text);
+}
+
+#[test]
+fn a_raise_below_an_elif_names_the_conditions_before_it() {
+    let lines =
+        ["    if key in found:", "        return 1", "    elif default is None:", "        raise KeyError(key)"];
+    let own =
+        frame("", &serde_json::json!({"line": 13, "statement": [13, 13], "source": {"first": 10, "lines": lines}}));
+    let found = thought(&observed("KeyError", "1", &serde_json::json!({"frames": [own]})), &[]);
+    assert_eq!(
+        found[0].text,
+        "test_a raises KeyError itself because `default is None` held, and no condition before it, at test_a.py:12: 1"
+    );
+}
+
+#[test]
+fn functions_that_call_each_other_without_an_end() {
+    let step = |function: &str, line: u32| {
+        let source = serde_json::json!({"first": line, "lines": ["    again()"]});
+        serde_json::json!({"file": "shop.py", "line": line, "function": function, "module": "shop", "in_app": true, "source": source})
+    };
+    let check = |frames: Vec<serde_json::Value>, expect: &str| {
+        let evidence =
+            observed("RecursionError", "maximum recursion depth exceeded", &serde_json::json!({"frames": frames}));
+        assert_eq!(thought(&evidence, &[])[0].text, expect);
+        assert_eq!(step_for(&evidence), None);
+    };
+    check(
+        vec![step("Tree.walk", 3), step("Tree.walk", 3), step("test", 9)],
+        "walk at shop.py:3 leads back to itself again and again, until the stack is full",
+    );
+    check(
+        vec![step("a", 3), step("b", 7), step("a", 3), step("b", 7)],
+        "these call each other again and again, until the stack is full: b at shop.py:7, a at shop.py:3",
+    );
+}
+
+#[test]
+fn a_warning_that_is_an_error() {
+    let library = serde_json::json!({"file": "/usr/lib/python3.13/warnings.py", "line": 3, "function": "f", "module": "warnings"});
+    let own = frame("    ast.Num(1)", &serde_json::json!({}));
+    let message = "ast.Num is deprecated\nand more";
+    let evidence = observed("DeprecationWarning", message, &serde_json::json!({"frames": [library, own]}));
+    assert_eq!(
+        thought(&evidence, &[])[0].text,
+        "a DeprecationWarning is an error in this run (`-W error` or pytest's `filterwarnings`), and `ast.Num(1)` at test_a.py:10 leads to it: ast.Num is deprecated"
+    );
+    // Somebody who raises one by hand needs no filter.
+    let own = frame("    raise DeprecationWarning('x')", &serde_json::json!({}));
+    let evidence = observed("DeprecationWarning", "x", &serde_json::json!({"frames": [own]}));
+    assert!(!thought(&evidence, &[])[0].text.contains("filterwarnings"));
+}
+
+#[test]
+fn fixtures_that_outlive_each_other_and_private_ones() {
+    let message = "ScopeMismatch: You tried to access the function scoped fixture user with a session scoped request object. Requesting fixture stack:\ntests/conftest.py:12:  def blog(user)\nRequested fixture:\ntests/conftest.py:7:  def user()";
+    let evidence = observed("Failed", message, &serde_json::json!({}));
+    assert_eq!(
+        thought(&evidence, &[])[0].text,
+        "the fixture `blog` (tests/conftest.py:12), which lives for the session, asks for the fixture `user`, which is made anew for each function"
+    );
+    let text = "fixture 'user' not found\n>       available fixtures: _runner, blog, tmp_path\n";
+    let evidence = observed("FixtureLookupError", "('user', <FixtureRequest>)", &serde_json::json!({"text": text}));
+    assert!(thought(&evidence, &[])[0].text.ends_with("Those that can: blog"));
+}
+
+#[test]
+fn an_argument_that_is_passed_twice() {
+    let own = frame("    assert get(p, 'z', default=1) == 1", &serde_json::json!({}));
+    let message = "get() got multiple values for argument 'default'";
+    let evidence = observed("TypeError", message, &serde_json::json!({"frames": [own]}));
+    assert_eq!(
+        thought(&evidence, &[])[0].text,
+        "test_a.py:10 passes `default` to get twice, by its position and by its name"
+    );
+}
+
+#[test]
+fn an_assert_that_pytest_does_not_explain_is_read_by_its_values() {
+    let own = |expected: &str| {
+        let locals = serde_json::json!([local("expected", "str", expected), local("result", "str", "'a b'")]);
+        frame("    assert expected == result", &serde_json::json!({"locals": locals}))
+    };
+    let evidence = observed("AssertionError", "", &serde_json::json!({"frames": [own("'a  b'")]}));
+    assert!(thought(&evidence, &[])[0].text.ends_with("; they differ only in blanks or line ends"));
+    let evidence = observed("AssertionError", "", &serde_json::json!({"frames": [own("'a … b'")]}));
+    assert!(thought(&evidence, &[])[0].text.starts_with("`expected == result` was not true"), "a cut value is none");
+}
+
+#[test]
+fn an_assert_in_brackets_is_read_without_them() {
+    let own =
+        frame("    assert ((a == 2)), ('a long message')", &serde_json::json!({"locals": [local("a", "int", "1")]}));
+    let evidence = observed("AssertionError", "a long message\nassert 1 == 2", &serde_json::json!({"frames": [own]}));
+    assert_eq!(
+        thought(&evidence, &[])[0].text,
+        "at test_a.py:10 `a` = 1 was expected to equal 2; the difference is -1"
+    );
+    assert_eq!(code_for(&evidence).as_deref(), Some("a"));
+    let own = frame("    assert (a) == (b)", &serde_json::json!({}));
+    let evidence = observed("AssertionError", "assert 1 == 2", &serde_json::json!({"frames": [own]}));
+    assert!(thought(&evidence, &[])[0].text.contains("`(a)` = 1"), "{}", thought(&evidence, &[])[0].text);
+}
+
+#[test]
+fn all_assignments_are_told_where_it_is_not_known_which_gave_none() {
+    let lines = [
+        "def unsign(value):",
+        "    try:",
+        "        result = check(value)",
+        "    except BadSignature as e:",
+        "        result = e.payload",
+        "    return sep in result",
+    ];
+    let own = frame(
+        "",
+        &serde_json::json!({"line": 15, "statement": [15, 15], "source": {"first": 10, "lines": lines}, "expression": "sep in result",
+            "function": "unsign", "locals": [local("value", "str", "'x'"), local("result", "NoneType", "None")]}),
+    );
+    let message = "argument of type 'NoneType' is not iterable";
+    let evidence = observed("TypeError", message, &serde_json::json!({"frames": [own]}));
+    assert_eq!(
+        thought(&evidence, &[])[0].text,
+        "`result` was None in unsign (test_a.py:15): `result` is assigned before that line at test_a.py:12 (`check(value)`), test_a.py:14 (`e.payload`)"
+    );
+    assert_eq!(code_for(&evidence).as_deref(), Some("locals()"));
+}
+
+#[test]
+fn several_characters_that_cannot_be_written() {
+    let own = frame("    s = s.encode(encoding)", &serde_json::json!({}));
+    let message = "'ascii' codec can't encode characters in position 0-1: ordinal not in range(128)";
+    let evidence = observed("UnicodeEncodeError", message, &serde_json::json!({"frames": [own]}));
+    assert_eq!(
+        thought(&evidence, &[])[0].text,
+        "ascii has no way to write the characters at position 0-1, at test_a.py:10"
+    );
+}
+
+#[test]
+fn a_loop_without_an_end_is_not_said_to_wait() {
+    let own = frame("        self.links.move_to_end(key)", &serde_json::json!({"function": "Cache.link"}));
+    let outer = frame("    cache.get(1)", &serde_json::json!({"line": 20}));
+    let evidence =
+        observed("Failed", "Timeout (>3.0s) from pytest-timeout.", &serde_json::json!({"frames": [own, outer]}));
+    let found = thought(&evidence, &[]);
+    assert_eq!(found[0].text, "Cache.link was at test_a.py:10 when its time was over, `self.links.move_to_end(key)`");
+    assert!(found[0].because.contains("or went round in circles"));
 }

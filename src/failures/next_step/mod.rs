@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::{
     hypotheses::{
-        Around, At, Claim, Confidence, Scene, calls, names, none, pytest,
+        Around, At, Claim, Confidence, Scene, calls, comparing, names, none, outside, pytest,
         reading::{
             brief, define, expressions, files_of_module, indent, keys_of, short_name, similar, split_top, top_level,
             unquote,
@@ -213,7 +213,7 @@ fn wrong_import(scene: &Scene) -> Option<NextStep> {
             return Some(with_diff(import_this(module, &file), None, Confidence::Medium));
         }
         let there = names::module_names(scene, module);
-        let Some(near) = similar(wanted, there.iter().map(String::as_str)).first().map(ToString::to_string) else {
+        let Some(near) = names::near_import(scene, module, wanted, &there) else {
             let statement = import_of(wanted).filter(|statement| !statement.contains(&format!("from {module} ")))?;
             let version = scene.version_of(module).filter(|version| version.starts_with("Python "))?;
             let text = format!("use `{statement}` at {}: `{module}` of {version} has no `{wanted}`", at.place());
@@ -395,7 +395,7 @@ fn nothing(scene: &Scene) -> Option<NextStep> {
     }
     let (where_made, code) = made.unwrap_or((at, nothing.expression.clone()));
     let text = if code == nothing.expression {
-        format!("`{}` is None in frame {}: look at what it hangs on", nothing.expression, at.index + 1)
+        format!("`{}` is None in frame {}: see what is beside it", nothing.expression, at.index + 1)
     } else if nothing.expression.contains('.') {
         format!(
             "`{}` is None; what it belongs to comes from `{}` ({}): see what that gives",
@@ -415,6 +415,7 @@ fn nothing(scene: &Scene) -> Option<NextStep> {
         // What a method gave, most likely `get`: the thing itself tells more than its attributes.
         Some((owner, called)) if code == nothing.expression && called.ends_with(')') => owner.to_owned(),
         Some((owner, _)) if code == nothing.expression => format!("vars({owner})"),
+        None if code == nothing.expression && !code.contains(['(', '[']) => "locals()".to_owned(),
         _ => code,
     };
     to_evaluate(scene, where_made, text, &code, Confidence::Medium)
@@ -507,7 +508,17 @@ fn missing_file(scene: &Scene) -> Option<NextStep> {
         return None;
     }
     let at = scene.own()?;
-    let path = super::hypotheses::reading::pattern!(r"'([^']+)'$").captures(&scene.exception.message)?[1].to_owned();
+    let path = outside::refused_path(&scene.exception.message)?;
+    if outside::is_program(scene, &path) {
+        let code = format!("import os, shutil; (shutil.which({path:?}), os.environ.get(\"PATH\"))");
+        return to_evaluate(
+            scene,
+            at,
+            format!("see whether the program '{path}' is on the PATH of the run"),
+            &code,
+            Confidence::Medium,
+        );
+    }
     let directory =
         path.rsplit_once('/').map_or(".", |(directory, _)| if directory.is_empty() { "/" } else { directory });
     let code = format!("import os; (os.getcwd(), os.path.exists({directory:?}) and os.listdir({directory:?}))");
@@ -517,28 +528,47 @@ fn missing_file(scene: &Scene) -> Option<NextStep> {
 
 /// What to look at in the failing frame: the side of a comparison that is computed, what the failing expression hangs on, else a value on the line.
 fn look(scene: &Scene) -> Option<NextStep> {
+    if matches!(scene.exception.kind.as_str(), "NameError" | "UnboundLocalError" | "RecursionError") {
+        return None;
+    }
     let at = scene.own()?;
     let line = at.statement();
-    let condition = line
-        .strip_prefix("assert ")
-        .map(|rest| split_top(rest, ",").map_or(rest.to_owned(), |(condition, _)| condition));
+    let condition = comparing::condition(&line);
     let side = condition.as_deref().and_then(|condition| {
         let (left, right) = split_top(condition, "==")?;
         Some(if expressions(&left).is_empty() { right } else { left })
     });
+    let failing = at.failing().filter(|_| scene.raised_here().is_some());
     // What a name of the module is says little.
     let is_value = |code: &String| at.value(code).is_some() || code.contains(['.', '[', '(']);
     let hangs_on = || {
-        let failing = at.failing().filter(|_| scene.raised_here().is_some()).and_then(top_level);
+        // Of a call that failed, the arguments say more than the function.
+        let failing = failing.and_then(top_level).filter(|(_, rest)| !rest.starts_with('('));
         failing.map(|(owner, _)| owner.to_owned()).filter(is_value)
     };
-    let on_line = || {
-        let mut all = expressions(&line).into_iter().map(|found| found.text);
-        all.find(|text| at.value(text).is_some() && !matches!(text.as_str(), "self" | "cls"))
+    let values: Vec<String> = expressions(&line)
+        .into_iter()
+        .map(|found| found.text)
+        .filter(|text| at.value(text).is_some() && !matches!(text.as_str(), "self" | "cls"))
+        .collect();
+    // The message may say of which type the value is that does not fit.
+    let kind = super::hypotheses::reading::pattern!(r"'([\w.]+)' object|instances of '(\w+)'|type '(\w+)'")
+        .captures(&scene.exception.message)
+        .and_then(|parts| parts.iter().skip(1).flatten().next().map(|kind| short_name(kind.as_str()).to_owned()));
+    let is_of_kind = |text: &&String| {
+        at.local(text).is_some_and(|local| kind.as_deref().is_some_and(|kind| short_name(&local.kind) == kind))
     };
-    let candidates = [side, condition.clone(), hangs_on(), on_line()];
+    let of_kind = values.iter().find(is_of_kind).cloned();
+    let divisor = outside::divisor(scene).map(|(_, divisor)| divisor);
+    let candidates = [divisor, side, condition.clone(), hangs_on(), of_kind, values.first().cloned()];
     let codes = candidates.into_iter().flatten().map(|code| code.trim().to_owned());
-    codes.filter(|code| !expressions(code).is_empty()).find_map(|code| {
+    // What raised the exception raises it again, and the copy has streams of its own.
+    let is_useful = |code: &String| {
+        let raises = scene.exception.kind != "AssertionError" && failing.is_some_and(|failing| code.contains(failing));
+        let is_stream = ["sys.stdin", "sys.stdout", "sys.stderr"].iter().any(|stream| code.contains(stream));
+        !expressions(code).is_empty() && !raises && !is_stream
+    };
+    codes.filter(is_useful).find_map(|code| {
         let text = format!("look at `{}` in frame {} ({})", brief(&code), at.index + 1, at.place());
         let step = to_evaluate(scene, at, text, &code, Confidence::Low)?;
         step.claims.iter().all(|claim| claim.recorded(scene) != Some(false)).then_some(step)
