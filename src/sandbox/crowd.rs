@@ -166,7 +166,7 @@ impl Queue {
 
     /// Whether the keeper did so: it reaches all at once, and the worker is one of them.
     fn was_heard(&self) -> bool {
-        Process::read(self.worker).is_none_or(|worker| worker.is_stopped)
+        Process::read(self.worker).is_none_or(|worker| worker.is_stopped())
     }
 
     /// Brings what is known up to date after a turn: forgets those who are gone and adds those who came, whom nobody but the keeper may
@@ -178,7 +178,7 @@ impl Queue {
         let mut going = 0;
         for waiting in &mut self.waiting {
             let process = now[&waiting.process.key()];
-            let (is_stopped, since) = (process.is_stopped, waiting.since);
+            let (is_stopped, since) = (process.is_stopped(), waiting.since);
             let was_continued = waiting.was_seen_stopped || process.has_run_since(&waiting.process);
             if !is_stopped && (was_continued || since.elapsed() > PATIENCE) {
                 // One that did not run since is not to blame: on a busy machine it takes a while until it comes to stop.
@@ -204,7 +204,7 @@ impl Queue {
     /// Lets the worker go on, and some of the others.
     fn give_turn(&mut self, others: usize) {
         self.state = State::Runs(Instant::now());
-        if let Some(worker) = Process::read(self.worker).filter(|worker| worker.is_stopped) {
+        if let Some(worker) = Process::read(self.worker).filter(Process::is_stopped) {
             worker.signal(Signal::CONT);
         }
         self.let_go(others);
@@ -221,7 +221,7 @@ impl Queue {
         self.let_go(usize::MAX);
         one.let_kept_go();
         let all = one.processes().into_iter().chain(Process::read(self.worker));
-        all.filter(|process| process.is_stopped).for_each(|process| process.signal(Signal::CONT));
+        all.filter(Process::is_stopped).for_each(|process| process.signal(Signal::CONT));
     }
 }
 

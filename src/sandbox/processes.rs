@@ -27,12 +27,32 @@ pub struct Process {
     /// Of the children it has waited for.
     pub(super) waited_ticks: u64,
     pub(super) resident_bytes: u64,
-    pub wants_to_run: bool,
+    pub(super) doing: Doing,
+}
+
+/// What a process does, by the letter that the kernel has for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Doing {
+    Running,
     /// In the middle of something in the kernel, such as a fork that waits for another.
-    pub(super) is_held_up: bool,
+    HeldUp,
     /// Waits for something that a signal would interrupt.
-    pub(super) is_asleep: bool,
-    pub is_stopped: bool,
+    Asleep,
+    Stopped,
+    /// It has ended, say.
+    Other,
+}
+
+impl Doing {
+    fn parse(letter: &[u8]) -> Self {
+        match letter {
+            b"R" => Self::Running,
+            b"D" => Self::HeldUp,
+            b"S" => Self::Asleep,
+            b"T" | b"t" => Self::Stopped,
+            _ => Self::Other,
+        }
+    }
 }
 
 impl Process {
@@ -59,10 +79,7 @@ impl Process {
         let small = |at: usize| str::from_utf8(fields[at]).ok()?.parse::<i32>().ok();
         Some(Self {
             pid,
-            wants_to_run: fields[0] == b"R",
-            is_held_up: fields[0] == b"D",
-            is_asleep: fields[0] == b"S",
-            is_stopped: matches!(fields[0], b"T" | b"t"),
+            doing: Doing::parse(fields[0]),
             parent: small(1)?,
             session: small(3)?,
             ticks: number(11)? + number(12)?,
@@ -72,8 +89,16 @@ impl Process {
         })
     }
 
+    pub fn wants_to_run(&self) -> bool {
+        self.doing == Doing::Running
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.doing == Doing::Stopped
+    }
+
     pub(super) fn is_busy(&self) -> bool {
-        self.wants_to_run || self.is_held_up
+        matches!(self.doing, Doing::Running | Doing::HeldUp)
     }
 
     /// What tells it from another that gets its pid later.
@@ -84,7 +109,7 @@ impl Process {
     /// Whether it is the process of `before` and has not run since, nor had anybody run whom it waited for.
     pub(super) fn has_rested_since(&self, before: &Self) -> bool {
         self.key() == before.key()
-            && !self.wants_to_run
+            && !self.wants_to_run()
             && (self.ticks, self.waited_ticks) == (before.ticks, before.waited_ticks)
     }
 
@@ -108,7 +133,7 @@ impl Process {
         });
         let is_pending = pending.is_some_and(|mask| mask & (1 << (signal.as_raw() - 1)) != 0);
         let now = Self::read(self.pid).filter(|now| now.key() == self.key());
-        now.is_some_and(|now| is_pending || !now.is_asleep)
+        now.is_some_and(|now| is_pending || now.doing != Doing::Asleep)
     }
 
     pub(super) fn signal(&self, signal: Signal) {
@@ -177,7 +202,7 @@ impl Pause {
     pub fn stop(&mut self, look: impl Fn() -> Vec<Process>) {
         const ROUNDS: usize = 8;
         for _ in 0..ROUNDS {
-            let running: Vec<_> = look().into_iter().filter(|process| !process.is_stopped).collect();
+            let running: Vec<_> = look().into_iter().filter(|process| !process.is_stopped()).collect();
             if running.iter().all(|process| self.0.iter().any(|stopped| stopped.key() == process.key())) {
                 break;
             }
@@ -274,7 +299,7 @@ mod tests {
         let stat = b"7 (a) R 1 (b) S 4 5 6 0 -1 0 0 0 0 0 10 20 3 4 20 0 1 0 99 4096 5";
         let process = Process::parse(7, stat).unwrap();
         assert_eq!((process.parent, process.session, process.started), (4, 6, 99));
-        assert_eq!((process.ticks, process.waited_ticks, process.wants_to_run), (30, 7, false));
+        assert_eq!((process.ticks, process.waited_ticks, process.wants_to_run()), (30, 7, false));
         for cut in [&b"7 (cut"[..], b"7 (cut) R 1 2", b""] {
             assert!(Process::parse(7, cut).is_none());
         }

@@ -91,7 +91,7 @@ impl Standing {
             return;
         }
         let mut sessions: HashMap<i32, (i32, usize)> = HashMap::new();
-        for process in processes.iter().filter(|process| process.wants_to_run) {
+        for process in processes.iter().filter(|process| process.wants_to_run()) {
             sessions.entry(process.session).or_insert((process.pid, 0)).1 += 1;
         }
         for (pid, wanting) in sessions.into_values() {

@@ -117,7 +117,7 @@ impl Watched {
         let elapsed = self.seen_at.replace(now).map_or(TICK, |before| now - before);
         let are_the_same = self.seen.len() == mine.len() && mine.iter().all(|one| self.seen.contains_key(&one.key()));
         let ticks = self.count(mine);
-        let wanting = mine.iter().filter(|process| process.wants_to_run).count();
+        let wanting = mine.iter().filter(|process| process.wants_to_run()).count();
         let has_run = !are_the_same || ticks > 0 || wanting > 0;
         self.ran_at = if has_run { Some(now) } else { self.ran_at };
         if !has_run && (at.directory.is_none() || self.disk.is_settled(self.ran_at)) {
@@ -217,6 +217,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::sandbox::processes::Doing;
 
     const LIMITS: Limits = Limits {
         memory_mb: 64,
@@ -282,10 +283,7 @@ mod tests {
             ticks,
             waited_ticks: 0,
             resident_bytes: 0,
-            wants_to_run,
-            is_held_up: false,
-            is_asleep: false,
-            is_stopped: false,
+            doing: if wants_to_run { Doing::Running } else { Doing::Asleep },
         };
         let mut watched = Watched::default();
         let at = looked_at(7);
@@ -308,10 +306,7 @@ mod tests {
             ticks,
             waited_ticks,
             resident_bytes: 0,
-            wants_to_run: false,
-            is_held_up: false,
-            is_asleep: false,
-            is_stopped: false,
+            doing: Doing::Asleep,
         };
         let mut watched = Watched::default();
         for (mine, total) in [

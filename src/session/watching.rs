@@ -105,7 +105,7 @@ impl Session {
         {
             let mut live = self.live.lock().expect("no panic while locked");
             live.standing.burns = watched.burns(&mine, &look, live.standing.has_stepped_back());
-            live.standing.are_many = mine.iter().filter(|process| process.wants_to_run).count() > MANY;
+            live.standing.are_many = mine.iter().filter(|process| process.wants_to_run()).count() > MANY;
             live.settle(&self.info);
             live.standing.move_others(&mine);
         }

@@ -765,7 +765,7 @@ impl Link {
 impl Worker {
     /// Lets it go on if it is stopped: by its own session, or because too many wanted to run.
     fn wake(&self) {
-        if Process::read(self.pid).is_some_and(|process| process.is_stopped) {
+        if Process::read(self.pid).is_some_and(|process| process.is_stopped()) {
             send_signal(self.pidfd.get_ref(), libc::SIGCONT);
         }
     }
