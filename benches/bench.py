@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable
 
-from home import BINARY, Home, adopt_orphans, descendants
+from home import BINARY, Home, adopt_orphans, close_all, descendants
 from line import Client
 
 import plugin
@@ -198,8 +198,7 @@ class Bench:
             self.row(f"branch_session, {what}", statistics.median(branched), "ms", more=f"worst {max(branched):.1f}")
             for client in clients.values():
                 client.close()
-            for home in homes.values():
-                home.close()
+            close_all(homes.values())
 
     def completing(self) -> None:
         home = self.home()

@@ -6,16 +6,14 @@
 use std::{path::Path, sync::Arc, time::Instant};
 
 use jiff::Timestamp;
-use pylair::{
-    clock::Clock,
-    failures::{
-        Database, Failures, Limits,
-        explain::{Reading, question},
-        project::Chosen,
-        record::Record,
-        view::Filter,
-    },
+use pylair_failures::{
+    Database, Failures, Limits,
+    explain::{Reading, question},
+    project::Chosen,
+    record::Record,
+    view::Filter,
 };
+use pylair_os::clock::Clock;
 use serde_json::{Value, json};
 
 /// Reporters at the same time, each with batches of so many failures.
@@ -130,10 +128,7 @@ async fn store(address: &str, count: usize) -> Value {
 
 /// Processor time of this process so far: on a machine that does other things too, that is what can be compared.
 fn cpu_s() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
-    (ticks(11) + ticks(12)) / 100.0
+    pylair_os::machine::used_by(std::process::id().cast_signed()).map_or(0.0, |used| used.cpu_s)
 }
 
 /// To have many: what is scanned does not depend on the evidence.

@@ -16,6 +16,11 @@ import socket
 import sys
 import threading
 import time
+from _signal import SIG_BLOCK as _SIG_BLOCK
+from _signal import SIG_SETMASK as _SIG_SETMASK
+from _signal import SIGHUP as _SIGHUP
+from _signal import pthread_sigmask as _sigmask
+from _signal import sigtimedwait as _sigtimedwait
 from typing import Any, Callable
 
 from . import children, descriptors, mappings, wire
@@ -112,6 +117,9 @@ class Checkpoints:
     ) -> None:
         """In the copy: gives up the link, sleeps, and returns when it has become the worker. Never returns otherwise."""
         try:
+            # The kernel sends it to a process group that loses its last parent in the session while one of it is stopped, as copies in a
+            # crowded sandbox are when the worker ends.
+            mask = _sigmask(_SIG_BLOCK, (_SIGHUP,))
             ours.close()
             # So that a signal to the program's process group does not end its checkpoints.
             os.setpgid(0, 0)
@@ -136,6 +144,7 @@ class Checkpoints:
                     else:
                         os.setpgid(0, 0)
                     lost += _share_nothing(foreign, shared, branches, self._exempt())
+                    _forget_hangup(mask)
                     self._go_on(passed)
                     _set_random_state(random_state)
                     break
@@ -260,6 +269,14 @@ def _random_state() -> Any:
 def _set_random_state(state: Any) -> None:
     _generator.setstate(state[0])
     object.__setattr__(_inst, "gauss_next", state[1])
+
+
+def _forget_hangup(mask: Any) -> None:
+    """Sets the program's own signal mask again. A SIGHUP that came to the copy was not meant for the program."""
+    if _SIGHUP not in mask:
+        while _sigtimedwait((_SIGHUP,), 0) is not None:
+            pass
+        _sigmask(_SIG_SETMASK, mask)
 
 
 def _fork_away(needed: bool) -> bool:

@@ -1,7 +1,8 @@
 """What is known of one failing test: exception and chain, frames with their source and locals, output. Called by reporting.py at a failure.
 
 Values are shown by preview.py, which runs none of the program's code; only the exception is asked for its text, as pytest has done before.
-Every part is cut to a bound of its own, and `cut` names those that were. The fields are those of `Evidence` in src/failures/record.rs.
+Every part is cut to a bound of its own, and `cut` names those that were. The fields are those of `Evidence`
+in crates/failures/src/record.rs.
 """
 
 from __future__ import annotations
@@ -107,13 +108,13 @@ class _Collector:
         module = paths.module_name(kind)
         if module != "builtins":
             told["module"] = wire.clean(module)
-        if isinstance(error, SyntaxError) and type(error.filename) is str and type(error.lineno) is int:
+        if errors.is_a(error, SyntaxError) and type(error.filename) is str and type(error.lineno) is int:
             told["syntax"] = {"file": self.code.place(error.filename)[0], "line": error.lineno}
             if type(error.text) is str:
                 told["syntax"]["text"] = wire.clean(error.text.strip()[:_MAX_LINE_CHARS])
         notes = (paths.instance_dict(error) or {}).get("__notes__")
         if type(notes) is list and notes:
-            kept = [note for note in notes[:_MAX_NOTES] if isinstance(note, str)]
+            kept = [note for note in notes[:_MAX_NOTES] if errors.is_a(note, str)]
             told["notes"] = [_cut(note, MAX_MESSAGE_CHARS // 4, "notes", self.cut) for note in kept]
         try:
             self._look_up(told, error, entries)
@@ -135,13 +136,13 @@ class _Collector:
 
     def _message(self, error: BaseException) -> str:
         try:
-            text = error.msg if isinstance(error, SyntaxError) and isinstance(error.msg, str) else self._doctest(error)
+            text = error.msg if errors.is_a(error, SyntaxError) and errors.is_a(error.msg, str) else self._doctest(error)
             text = _quietly(lambda: str(error)) if text is None else text
             return _cut(text, MAX_MESSAGE_CHARS, "message", self.cut)
         except Exception as problem:
             return f"<str() of the exception failed: {errors.type_name(type(problem))}>"
         except BaseException as problem:
-            if isinstance(problem, KeyboardInterrupt):
+            if errors.is_a(problem, KeyboardInterrupt):
                 raise
             return f"<str() of the exception failed: {errors.type_name(type(problem))}>"
 
@@ -265,7 +266,7 @@ def _variables(frame: Any) -> list[tuple[str, Any]]:
     if is_function:
         return names
     # What a module has imported and defined is in its source.
-    return [(name, value) for name, value in names if not isinstance(value, _DEFINITIONS) and name[:1] != "_"]
+    return [(name, value) for name, value in names if not errors.is_a(value, _DEFINITIONS) and name[:1] != "_"]
 
 
 _DEFINITIONS = (type, type(os), type(lambda: None), type(len))
@@ -293,7 +294,7 @@ def _chain(error: BaseException) -> Iterator[tuple[str, BaseException]]:
 def _links(error: BaseException) -> list[tuple[str, BaseException]]:
     found: list[tuple[str, BaseException]] = []
     if _is_group(error):
-        found += [("group", member) for member in error.exceptions if isinstance(member, BaseException)]  # type: ignore[attr-defined]
+        found += [("group", member) for member in error.exceptions if errors.is_a(member, BaseException)]  # type: ignore[attr-defined]
     if error.__cause__ is not None:
         found.append(("cause", error.__cause__))
     elif error.__context__ is not None and not error.__suppress_context__:

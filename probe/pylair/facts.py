@@ -106,7 +106,7 @@ def subtest_name(context: Any) -> str:
 
 def _written(fields: Any) -> list[str]:
     """What a subtest was given. Some versions of pytest give us the values, some their reprs, and with xdist the reprs of those."""
-    words = [f"{name}={(value if isinstance(value, str) else param(value)).strip(_QUOTES)}" for name, value in fields.items()]
+    words = [f"{name}={(value if issubclass(type(value), str) else param(value)).strip(_QUOTES)}" for name, value in fields.items()]
     return [f"({', '.join(words[:_MAX_PARAMS])})"] if words else []
 
 

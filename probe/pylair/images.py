@@ -50,7 +50,7 @@ def problem(mime: str, data: bytes) -> str | None:
     if not data:
         return "it is empty"
     if size(mime, data) is None:
-        return f"its {len(data)} bytes are no {'PNG' if mime == 'image/png' else 'JPEG'} image"
+        return f"its {len(data)} bytes are not a {'PNG' if mime == 'image/png' else 'JPEG'} image"
     whole = _is_whole_png(data) if mime == "image/png" else data.rfind(b"\xff\xd9") > 0
     return None if whole else "the image is damaged or cut off"
 

@@ -13,7 +13,7 @@ import sys
 import types
 from typing import Any, Callable, Iterable
 
-from . import paths, wire
+from . import errors, paths, wire
 
 _MAX_MODULES = 80
 _MAX_NAMES = 400
@@ -76,15 +76,15 @@ def _home(value: Any) -> str | None:
 
 def missing(error: BaseException, message: str, frame: Any, line: str) -> dict[str, Any] | None:
     """What the missing name was looked up in, for an exception that says that one is missing. `frame` raised it, at this line."""
-    if isinstance(error, AttributeError):
+    if errors.is_a(error, AttributeError):
         return _attribute(error, message, frame, line)
-    if isinstance(error, ModuleNotFoundError):
+    if errors.is_a(error, ModuleNotFoundError):
         return _submodule(error)
-    if isinstance(error, ImportError):
+    if errors.is_a(error, ImportError):
         parts = _NO_IMPORT.search(message)
         owner = sys.modules.get(parts.group(2)) if parts is not None else None
         return _told(parts.group(1), owner) if parts is not None and owner is not None else None
-    if isinstance(error, NameError) and frame is not None:
+    if errors.is_a(error, NameError) and frame is not None:
         name = getattr(error, "name", None) or _matched(_NO_NAME, message)
         names = {**frame.f_globals, **frame.f_locals, **vars(builtins)}
         return _listed(name, "frame", frame.f_code.co_name, paths.plain_names(names)) if type(name) is str else None

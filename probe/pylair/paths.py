@@ -591,7 +591,7 @@ def item(value: Any, key: Any, at: str = "") -> Any:
             "no_such_item", f"{at}[{shown_key(key)}] is past the end", None if shape is None else f"the length is {shape}"
         ) from None
     except (TypeError, ValueError, KeyError, NotImplementedError) as error:
-        raise Refused("no_such_item", f"{at}[{shown_key(key)}] is no item of {errors.a(type_name(cls))}: {error}") from None
+        raise Refused("no_such_item", f"{at}[{shown_key(key)}] is not an item of {errors.a(type_name(cls))}: {error}") from None
 
 
 def _dict_item(value: Any, key: Any, at: str) -> Any:

@@ -13,7 +13,8 @@ from typing import Any
 
 from . import wire
 
-# The longest path that fits a Unix socket address, and the longest name below the runtime directory. As in `src/config.rs`.
+# The longest path that fits a Unix socket address, and the longest name below the runtime directory.
+# As in `crates/core/src/settings/places.rs`.
 _MAX_SOCKET_PATH = 107
 _LONGEST_NAME = "failures/4194304-999999999999.sock"
 

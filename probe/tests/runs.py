@@ -245,8 +245,8 @@ class Run:
 
 
 def fields_of(name: str) -> dict[str, bool]:
-    """The fields of a record as src/failures/record.rs names them, and whether each must be there."""
-    text = (PROBE.parent.parent / "src" / "failures" / "record.rs").read_text()
+    """The fields of a record as crates/failures/src/record.rs names them, and whether each must be there."""
+    text = (PROBE.parent.parent / "crates" / "failures" / "src" / "record.rs").read_text()
     body = re.search(rf"pub struct {name} \{{(.*?)\n\}}", text, re.S)
     assert body is not None, name
     found: dict[str, bool] = {}

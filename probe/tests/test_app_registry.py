@@ -16,7 +16,7 @@ from pylair import registry
         ({"XDG_RUNTIME_DIR": "/run/user/7"}, "/run/user/7/pylair"),
         ({"XDG_RUNTIME_DIR": "relative"}, "/tmp/pylair-1000"),
         ({"PYLAIR_HOME": ""}, "/tmp/pylair-1000"),
-        # As in `src/config.rs`.
+        # As in `crates/core/src/settings/places.rs`.
         ({"PYLAIR_HOME": "/" + 120 * "d"}, "/tmp/pylair-1000-a1353fe65750cee5"),
     ],
 )

@@ -186,11 +186,11 @@ def test_large_images_without_pil_are_given_but_not_inline(session):
 @pytest.mark.parametrize(
     ("method", "data", "said"),
     [
-        ("_repr_png_", b"no image", "its 8 bytes are no PNG image"),
+        ("_repr_png_", b"no image", "its 8 bytes are not a PNG image"),
         ("_repr_png_", png(3, 2)[:-20], "damaged or cut off"),
         ("_repr_png_", png(3, 2).replace(b"IDAT", b"IDAX"), "damaged or cut off"),
         ("_repr_png_", b"", "it is empty"),
-        ("_repr_jpeg_", png(3, 2), "bytes are no JPEG image"),
+        ("_repr_jpeg_", png(3, 2), "bytes are not a JPEG image"),
     ],
 )
 def test_what_is_no_image_is_left_out_and_noted(session, method, data, said):

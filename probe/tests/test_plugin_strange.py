@@ -237,3 +237,27 @@ def test_a_debugger_comes_after_the_evidence(place):
     assert ran.failure("test_it")["frames"][0]["locals"] == [{"name": "number", "type": "int", "value": "3"}]
     (end,) = ran.of("end")
     assert (end["exit_code"], end["not_run"]) == (2, 1)
+
+
+def test_values_are_not_asked_for_their_class(place):
+    """A name of a module whose every attribute warns, where warnings are errors."""
+    place.listen()
+    project = place.write(
+        """
+        import warnings
+
+        class Strange:
+            def __getattribute__(self, name):
+                warnings.warn("do not use this", DeprecationWarning)
+                return super().__getattribute__(name)
+
+        old, new = Strange(), 7
+        raise ValueError("stop")
+        """
+    )
+    (project / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    ran = place.run(project)
+    assert "not everything of this run was recorded" not in ran.output
+    failure = ran.failure("test_it.py")
+    assert (failure["exception"]["type"], failure["exception"]["message"]) == ("ValueError", "stop")
+    assert [local["name"] for local in failure["frames"][0]["locals"]] == ["old", "new"]

@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::PathBuf};
 use clap::{Args, Subcommand};
 
 use super::JsonArgs;
-use crate::failures::prompt;
+use pylair_failures::prompt;
 
 #[derive(Debug, Args)]
 #[command(

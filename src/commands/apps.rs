@@ -1,7 +1,8 @@
 //! `pylair apps`: the processes that can be visited.
 
 use super::{Exit, Failure, Surroundings, client::Client, say, table};
-use crate::{cli::JsonArgs, plain::shown};
+use crate::cli::JsonArgs;
+use pylair_text::plain::shown;
 
 pub fn apps(args: &JsonArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
     let answer: serde_json::Value = Client::start(surroundings)?.get("/api/apps")?;

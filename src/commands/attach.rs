@@ -2,12 +2,9 @@
 //! registry.
 
 use super::{Exit, Failure, Surroundings, say};
-use crate::{
-    app::By,
-    attach::{self, Attached, Options, Way},
-    cli::AttachArgs,
-    plain::shown,
-};
+use crate::cli::AttachArgs;
+use pylair_attach::{self as attach, Attached, Options, Way, registry::By};
+use pylair_text::plain::shown;
 
 impl From<attach::Error> for Failure {
     fn from(error: attach::Error) -> Self {

@@ -11,15 +11,13 @@ use std::{
 use jiff::Timestamp;
 
 use super::{Exit, Failure, Surroundings, client::Client, say};
-use crate::{
-    audit::{
-        What,
-        file::{self, Entry, Head},
-    },
-    cli::AuditArgs,
-    plain::{one_line, shown},
-    web::token::parse_time,
+use crate::cli::AuditArgs;
+use pylair_core::audit::{
+    What,
+    file::{self, Entry, Head},
 };
+use pylair_text::plain::{one_line, shown};
+use pylair_web::token::parse_time;
 
 /// How often a followed file is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);

@@ -9,13 +9,11 @@ use hyper_util::rt::TokioIo;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{Failure, Surroundings};
-use crate::{
-    config::{Flags, Introduction},
-    daemon::{VERSION, lifecycle},
-    web::{
-        api,
-        router::{self, CALLER_HEADER, SETTINGS_HEADER, VERSION_HEADER},
-    },
+use crate::{config::Flags, lifecycle};
+use pylair_core::{daemon::VERSION, settings::Introduction};
+use pylair_web::{
+    api,
+    router::{self, CALLER_HEADER, SETTINGS_HEADER, VERSION_HEADER},
 };
 
 /// Where the daemon is, and who asks it.
@@ -123,7 +121,7 @@ impl Connection {
             Err(error) => return Err(error.into()),
         };
         let (sender, driver) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(lost)?;
-        crate::event_loop::spawn(async move {
+        pylair_os::event_loop::spawn(async move {
             // The end of the connection shows in the answers.
             let _ended = driver.await;
         });
@@ -173,7 +171,7 @@ fn notes<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = &'a str
 
 fn tell(note: &str) {
     // What was asked for is done, whether this can be read or not.
-    let _unread = writeln!(std::io::stderr(), "note: {note}");
+    let _unread = writeln!(std::io::stderr(), "note: {}", super::words::with_commands(note));
 }
 
 /// Tells what holds for the whole command and is said with each of its answers.
@@ -191,18 +189,4 @@ pub fn lost(error: impl std::fmt::Display) -> Failure {
         format!("the connection to the daemon was lost: {error}"),
         "its sessions are gone; run the command again",
     )
-}
-
-/// A value in a path or a query: whatever is not harmless must not become part of the address.
-pub fn encode(value: &str) -> String {
-    value
-        .bytes()
-        .map(|byte| {
-            if byte.is_ascii_alphanumeric() || byte == b'-' {
-                char::from(byte).to_string()
-            } else {
-                format!("%{byte:02X}")
-            }
-        })
-        .collect()
 }

@@ -12,17 +12,19 @@ use std::{
 
 use tracing_subscriber::EnvFilter;
 
-use super::{Exit, Failure, Surroundings, chain, client::Client, say};
+use super::{Exit, Failure, Surroundings, client::Client, say};
 use crate::{
-    caller::Door,
-    config::{Config, Flags},
-    daemon::lifecycle::{self, Run, say_ready},
-    inherited::Descriptors,
-    mask::{self, Reading},
-    mcp::tools::Selection,
-    plain::shown,
-    web::api::Stopped,
+    config::{self, Flags},
+    lifecycle::{self, Run, say_ready},
 };
+use pylair_core::caller::Door;
+use pylair_mcp::tools::Selection;
+use pylair_os::inherited::Descriptors;
+use pylair_text::{
+    mask::{self, Reading},
+    plain::{shown, with_causes},
+};
+use pylair_web::api::Stopped;
 
 const MAX_LOG_BYTES: u64 = 4 << 20;
 const OLD_LOGS: u32 = 3;
@@ -59,7 +61,7 @@ pub fn daemon() -> ExitCode {
 
 fn serve() -> Result<(), String> {
     let surroundings = Surroundings::find().map_err(|failure| failure.message)?;
-    surroundings.places.create().map_err(|error| chain(&error))?;
+    surroundings.places.create().map_err(|error| with_causes(&error))?;
     let log = RotatingLog::open(surroundings.places.log()).map_err(|error| format!("cannot open the log: {error}"))?;
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| LOGGED.into());
     tracing_subscriber::fmt()
@@ -69,13 +71,13 @@ fn serve() -> Result<(), String> {
         // Otherwise it is told on stderr what could not be written to the log, and a stderr that fails as well is a panic.
         .log_internal_errors(false)
         .init();
-    let config = Config::resolve(&Flags::default(), &surroundings.env, None, &surroundings.places)
-        .map_err(|error| chain(&error))?;
+    let (config, http) = config::resolve(&Flags::default(), &surroundings.env, None, &surroundings.places)
+        .map_err(|error| with_causes(&error))?;
     let selection = Selection::parse(None, false, Door::Http)?;
-    let run = Run { config, places: surroundings.places, selection, foreground: false };
+    let run = Run { config, http, places: surroundings.places, selection, foreground: false };
     let runtime = runtime().map_err(|error| error.to_string())?;
     let served = runtime.block_on(async {
-        let opened = lifecycle::open(run, &surroundings.program).await.map_err(|error| chain(&error))?;
+        let opened = lifecycle::open(run, &surroundings.program).await.map_err(|error| with_causes(&error))?;
         say_ready("ready");
         // Whoever started us waits for the end of this pipe; from now on our stdout is nobody's.
         let null = File::options().write(true).open("/dev/null").map_err(|error| error.to_string())?;

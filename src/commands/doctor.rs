@@ -7,12 +7,15 @@ use serde::{Deserialize, Serialize};
 use super::{Exit, Failure, Surroundings, client::Client, exceed::exceed, say};
 use crate::{
     cli::DoctorArgs,
-    config::{AppliesTo, Config, Flags, Places, Setting, Unheeded},
-    daemon::{DaemonStatus, VERSION},
-    plain::shown,
-    python::{self, Interpreters},
-    web::api::{DaemonSettings, Origin},
+    config::{self, Flags},
 };
+use pylair_core::{
+    daemon::{DaemonStatus, VERSION},
+    settings::{AppliesTo, Config, Places, Setting, Unheeded},
+};
+use pylair_python::{self as python, Interpreters};
+use pylair_text::plain::{shown, with_causes};
+use pylair_web::api::{DaemonSettings, Origin};
 
 #[derive(Debug, Serialize)]
 struct Findings {
@@ -20,7 +23,7 @@ struct Findings {
     places: Places,
     settings: Vec<Counting>,
     daemon: Option<DaemonStatus>,
-    interpreters: Vec<Found>,
+    interpreters: Vec<InterpreterCheck>,
     trials: Vec<Trial>,
 }
 
@@ -59,7 +62,7 @@ fn counting(own: &[Setting], daemon: Option<DaemonSettings>) -> Vec<Counting> {
 }
 
 #[derive(Debug, Serialize)]
-struct Found {
+struct InterpreterCheck {
     path: String,
     version: Option<String>,
     problem: Option<String>,
@@ -75,7 +78,7 @@ struct Shim {
     leads_to: Option<String>,
 }
 
-impl Found {
+impl InterpreterCheck {
     /// In one line, for people.
     fn line(&self) -> String {
         let first = |problem: &str| problem.lines().next().unwrap_or_default().to_owned();
@@ -200,7 +203,7 @@ fn check_places(places: &Places) -> Trial {
     let mode = std::fs::metadata(&places.runtime).map_or(0, |metadata| metadata.permissions().mode() & 0o777);
     let detail = match &made {
         Ok(()) => format!("{} has mode {mode:04o} and is ours", places.runtime.display()),
-        Err(error) => format!("{}; {}", super::chain(error), error.hint()),
+        Err(error) => format!("{}; {}", with_causes(error), error.hint()),
     };
     Trial { what: "directories", works: made.is_ok() && mode == 0o700, detail, ..Trial::default() }
 }
@@ -210,16 +213,16 @@ fn check_project(surroundings: &Surroundings) -> Option<Trial> {
     let path = surroundings.cwd.as_ref()?.join("pylair.toml");
     std::fs::symlink_metadata(&path).ok()?;
     let resolved =
-        Config::resolve(&Flags::default(), &surroundings.env, surroundings.cwd.as_deref(), &surroundings.places);
+        config::resolve(&Flags::default(), &surroundings.env, surroundings.cwd.as_deref(), &surroundings.places);
     let (works, detail) = match resolved {
-        Ok(config) => {
+        Ok((config, _)) => {
             let origin = path.display().to_string();
             let its: Vec<_> = config.settings.iter().filter(|setting| setting.origin == origin).collect();
             let its: Vec<_> = its.iter().map(|setting| format!("{} = {}", setting.key, setting.value)).collect();
             let counts = if its.is_empty() { "nothing in it counts".to_owned() } else { its.join(", ") };
             (true, format!("{origin}: {counts} (for bridges and commands here)"))
         }
-        Err(error) => (false, format!("{}; {}", super::chain(&error), error.hint())),
+        Err(error) => (false, format!("{}; {}", with_causes(&error), error.hint())),
     };
     Some(Trial { what: "project settings", works, detail, ..Trial::default() })
 }
@@ -249,7 +252,7 @@ fn try_session(client: &mut Client, sandbox: &str, what: &'static str, surroundi
     }
 }
 
-fn find_interpreters(surroundings: &Surroundings, config: &Config) -> Result<Vec<Found>, Failure> {
+fn find_interpreters(surroundings: &Surroundings, config: &Config) -> Result<Vec<InterpreterCheck>, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let interpreters = Interpreters::default();
     let cwd = surroundings.cwd.clone().unwrap_or_else(|| "/".into());
@@ -262,10 +265,10 @@ fn find_interpreters(surroundings: &Surroundings, config: &Config) -> Result<Vec
             Err(python::Error::NotPython { detail, .. }) if config.interpreters.shim_of(&path).is_some() => {
                 (None, Some(detail), None)
             }
-            Err(error) => (None, Some(super::chain(&error)), None),
+            Err(error) => (None, Some(with_causes(&error)), None),
         };
         let shim = config.interpreters.shim_of(&path).map(|manager| Shim { manager, leads_to });
-        found.push(Found { path: path.display().to_string(), version, problem, shim });
+        found.push(InterpreterCheck { path: path.display().to_string(), version, problem, shim });
     }
     Ok(found)
 }

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::{Failure, Surroundings, client::Client, doctor::Promise};
-use crate::web::api::{ExecuteBody, Origin};
+use pylair_web::api::{ExecuteBody, Origin};
 
 /// Limits of the throwaway session. Whoever holds a small one holds a large one.
 const LIMITS: [(&str, u64); 5] =

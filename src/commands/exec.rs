@@ -14,12 +14,11 @@ use super::{
     Exit, Failure, Surroundings,
     client::{Address, Client, Connection, lost},
     say,
+    words::with_commands,
 };
-use crate::{
-    cli::ExecArgs,
-    output::Stream,
-    web::api::{ExecuteBody, Origin, Script, TargetBody},
-};
+use crate::cli::ExecArgs;
+use pylair_output::Stream;
+use pylair_web::api::{ExecuteBody, Origin, Script, TargetBody};
 
 pub fn exec(args: &ExecArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
     let file = script(args, surroundings)?;
@@ -52,7 +51,7 @@ fn script(args: &ExecArgs, surroundings: &Surroundings) -> Result<Option<Script>
             "name an existing file; code that looks like one is read from standard input",
         )),
         Some(name) if !args.args.is_empty() => Err(Failure::new(
-            format!("arguments are for a file, and `{}` is none", crate::plain::one_line(name, 100)),
+            format!("only a file takes arguments, and `{}` is not a file", pylair_text::plain::one_line(name, 100)),
             "name an existing file with `.py` or `/` in its name, or leave the arguments out",
         )),
         _ => Ok(None),
@@ -165,7 +164,7 @@ pub(super) async fn interrupt(surroundings: &Surroundings, job: &str) -> Result<
     };
     let body = TargetBody { target: None, job: Some(job.to_owned()), forget: false, from: Origin::default() };
     let bytes = Bytes::from(serde_json::to_vec(&body).unwrap_or_default());
-    Ok(crate::event_loop::spawn(async move {
+    Ok(pylair_os::event_loop::spawn(async move {
         connection.json(Method::POST, "/api/interrupt", bytes).await.unwrap_or_default()
     }))
 }
@@ -182,7 +181,7 @@ async fn answered(interrupting: &mut Option<Interrupting>) -> serde_json::Value 
 
 fn tell_notes(told: &serde_json::Value) -> Result<(), Failure> {
     for note in told["notes"].as_array().into_iter().flatten().filter_map(serde_json::Value::as_str) {
-        write(&mut io::stderr(), &format!("note: {note}\n"))?;
+        write(&mut io::stderr(), &format!("note: {}\n", with_commands(note)))?;
     }
     Ok(())
 }

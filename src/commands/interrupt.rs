@@ -1,11 +1,9 @@
 //! `pylair interrupt`: stops what runs in a target, from another shell than the one that started it.
 
-use super::{Exit, Failure, Surroundings, client::Client, say};
-use crate::{
-    cli::InterruptArgs,
-    plain::shown,
-    web::api::{Origin, TargetBody},
-};
+use super::{Exit, Failure, Surroundings, client::Client, say, words::with_commands};
+use crate::cli::InterruptArgs;
+use pylair_text::plain::shown;
+use pylair_web::api::{Origin, TargetBody};
 
 pub fn interrupt(args: &InterruptArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
     let from = Origin { cwd: surroundings.cwd.clone(), env: Some(surroundings.env.clone()), client: None };
@@ -13,7 +11,7 @@ pub fn interrupt(args: &InterruptArgs, surroundings: &Surroundings) -> Result<Ex
         TargetBody { target: args.target.clone().filter(|target| !target.is_empty()), job: None, forget: false, from };
     let told: serde_json::Value = Client::start(surroundings)?.post("/api/interrupt", &body)?;
     for note in told["notes"].as_array().into_iter().flatten().filter_map(serde_json::Value::as_str) {
-        say(&shown(note))?;
+        say(&shown(&with_commands(note)))?;
     }
     let Some(job) = told["job"].as_str() else { return Ok(Exit::Ok) };
     if let Some(outcome) = told["outcome"].as_str() {

@@ -20,21 +20,23 @@ use rustix::event::{PollFd, PollFlags};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Exit, Failure, Surroundings, complain, log_to_stderr};
-use crate::{
-    bridge::{Answer, Hello, Resumed, slate},
-    caller::{self, Caller, DefaultSession, Door, Scope},
-    cli::McpArgs,
-    config::{Flags, Introduction},
-    daemon::{Daemon, VERSION, lifecycle},
-    inherited,
-    keeper::datagram,
-    mcp::{
-        server::{ClientSide, Server, serve_stdio},
-        stdio::{Origin, Stdio},
-        tools::Selection,
-    },
+use crate::{cli::McpArgs, config::Flags, lifecycle};
+use pylair_core::{
+    caller::{Caller, DefaultSession, Door, Scope},
+    daemon::VERSION,
     order::{Sender, SenderId},
+    settings::Introduction,
 };
+use pylair_keeper::datagram;
+use pylair_mcp::{
+    bridge::{Answer, Hello, Resumed, slate},
+    server::{ClientSide, Server, serve_stdio},
+    stdio::{Origin, Stdio},
+    tasks::Tasks,
+    tools::Selection,
+};
+use pylair_os::{inherited, process::Stat};
+use pylair_text::plain::with_causes;
 
 /// Daemons that die faster than this, one after the other, are not started again.
 const QUICK_DEATH: Duration = Duration::from_secs(5);
@@ -178,7 +180,7 @@ fn what_is_lost(kind: &str) -> &'static str {
 }
 
 /// Tells the client that its unanswered requests will stay so.
-fn answer_pending(output: BorrowedFd, found: &slate::Found, what: &str, kind: &str) -> Result<(), Failure> {
+fn answer_pending(output: BorrowedFd, found: &slate::SlateContents, what: &str, kind: &str) -> Result<(), Failure> {
     use std::fmt::Write;
     let mut text = String::new();
     if found.was_writing {
@@ -289,13 +291,13 @@ fn standalone(selection: Selection, flags: &Flags, surroundings: &Surroundings) 
     places.data = places.data.join(format!("standalone-{}", std::process::id()));
     places.runtime.clone_from(&places.data);
     let data = places.data.clone();
-    let config = surroundings.config(flags)?;
+    let (config, http) = surroundings.configs(flags)?;
     let caller_env = Arc::new(surroundings.env.clone());
     let cwd = surroundings.cwd.clone();
     let result = super::daemon::runtime()?.block_on(async {
-        let daemon = Daemon::open(config, places, &surroundings.program)
+        let (daemon, _) = lifecycle::open_daemon(config, &http, places, &surroundings.program)
             .await
-            .map_err(|error| Failure::new(super::chain(&error), "set PYLAIR_HOME to a directory you can write to"))?;
+            .map_err(|error| Failure::new(with_causes(&error), "set PYLAIR_HOME to a directory you can write to"))?;
         let gone = Arc::new(AtomicBool::new(false));
         let caller = Caller {
             owner: daemon.owner().clone(),
@@ -316,7 +318,13 @@ fn standalone(selection: Selection, flags: &Flags, surroundings: &Surroundings) 
         let origin =
             Origin { slate: None, resumed: false, mid_line: false, gone: gone.clone(), stop: stop.clone(), left };
         let transport = Stdio::new(input, output, origin)?;
-        let server = Server::new(daemon.clone(), ClientSide::Stdio { caller, gone }, selection, Vec::new());
+        let server = Server::new(
+            daemon.clone(),
+            Arc::new(Tasks::default()),
+            ClientSide::Stdio { caller, gone },
+            selection,
+            Vec::new(),
+        );
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hangup = signal(SignalKind::hangup())?;
@@ -340,7 +348,7 @@ fn standalone(selection: Selection, flags: &Flags, surroundings: &Surroundings) 
 fn remove_leftovers(data: &Path) {
     for entry in std::fs::read_dir(data).into_iter().flatten().flatten() {
         let pid = entry.file_name().to_str().and_then(|name| name.strip_prefix("standalone-")?.parse::<i32>().ok());
-        if pid.is_some_and(|pid| caller::read_stat(pid).is_none()) {
+        if pid.is_some_and(|pid| Stat::read(pid).is_none()) {
             // Another standalone server may be removing it as well.
             let _gone = std::fs::remove_dir_all(entry.path());
         }

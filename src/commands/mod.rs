@@ -18,6 +18,7 @@ mod sessions;
 pub mod stacks;
 mod test;
 mod token;
+mod words;
 mod wrap;
 
 use std::{
@@ -29,10 +30,12 @@ use std::{
 
 use crate::{
     cli::{Cli, Command},
-    config::{self, Config, Flags, Introduction, Places},
-    event_loop,
-    plain::shown_lines,
+    config::{self, Flags},
 };
+use pylair_core::settings::{Config, Introduction, Places, PlacesError};
+use pylair_os::event_loop;
+use pylair_text::plain::{shown_lines, with_causes};
+use pylair_web::settings::HttpSettings;
 
 /// How a command ended. The numbers are part of the contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,19 +60,25 @@ pub struct Failure {
 
 impl Failure {
     pub fn new(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { message: message.into(), hint: hint.into() }
+        Self { message: message.into(), hint: words::with_commands(&hint.into()) }
     }
 }
 
-impl From<crate::daemon::lifecycle::Error> for Failure {
-    fn from(error: crate::daemon::lifecycle::Error) -> Self {
-        Self::new(chain(&error), error.hint())
+impl From<crate::lifecycle::Error> for Failure {
+    fn from(error: crate::lifecycle::Error) -> Self {
+        Self::new(with_causes(&error), error.hint())
+    }
+}
+
+impl From<PlacesError> for Failure {
+    fn from(error: PlacesError) -> Self {
+        Self::new(with_causes(&error), error.hint())
     }
 }
 
 impl From<crate::config::Error> for Failure {
     fn from(error: crate::config::Error) -> Self {
-        Self::new(chain(&error), error.hint())
+        Self::new(with_causes(&error), error.hint())
     }
 }
 
@@ -77,18 +86,6 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Self::new(error.to_string(), "`pylair doctor` may say more")
     }
-}
-
-/// An error with its causes, on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
 
 /// What a command finds around itself.
@@ -122,11 +119,16 @@ impl Surroundings {
     }
 
     pub fn config(&self, flags: &Flags) -> Result<Config, Failure> {
-        Ok(self.resolve(flags, self.cwd.as_deref())?)
+        Ok(self.configs(flags)?.0)
+    }
+
+    /// The same, with the settings of the HTTP door.
+    pub fn configs(&self, flags: &Flags) -> Result<(Config, HttpSettings), Failure> {
+        Ok(config::resolve(flags, &self.env, self.cwd.as_deref(), &self.places)?)
     }
 
     fn resolve(&self, flags: &Flags, project: Option<&Path>) -> Result<Config, config::Error> {
-        Config::resolve(flags, &self.env, project, &self.places)
+        Ok(config::resolve(flags, &self.env, project, &self.places)?.0)
     }
 
     /// The settings of this caller of a daemon, and what has to be said about them. A project's file that is refused does not count: the
@@ -134,7 +136,7 @@ impl Surroundings {
     pub fn own_config(&self, flags: &Flags) -> Result<(Config, Vec<String>), Failure> {
         match self.resolve(flags, self.cwd.as_deref()) {
             Err(error) if error.is_of_project(self.cwd.as_deref()) => {
-                let note = format!("{}; the file does not count. {}", chain(&error), error.hint());
+                let note = format!("{}; the file does not count. {}", with_causes(&error), error.hint());
                 Ok((self.resolve(flags, None)?, vec![note]))
             }
             resolved => Ok((resolved?, Vec::new())),

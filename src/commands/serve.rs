@@ -8,21 +8,18 @@ use super::{
     log_to_stderr, say,
 };
 use crate::{
-    caller::Door,
     cli::ServeArgs,
     config::{Flags, HttpFlags},
-    daemon::{
-        DaemonStatus,
-        lifecycle::{self, Run},
-    },
-    inherited,
-    mcp::tools::Selection,
+    lifecycle::{self, Run},
 };
+use pylair_core::{caller::Door, daemon::DaemonStatus};
+use pylair_mcp::tools::Selection;
+use pylair_os::inherited;
 
 pub fn serve(args: &ServeArgs, surroundings: Surroundings) -> Result<Exit, Failure> {
     log_to_stderr(LOGGED);
     let descriptors = inherited::Descriptors::hide()?;
-    let config = surroundings.config(&Flags {
+    let (config, http) = surroundings.configs(&Flags {
         host: args.host.clone(),
         port: args.port,
         http: HttpFlags {
@@ -38,9 +35,8 @@ pub fn serve(args: &ServeArgs, surroundings: Surroundings) -> Result<Exit, Failu
         .map_err(|message| Failure::new(message, "see `pylair serve --help`"))?;
     replace_idle_daemon(&surroundings)?;
     let token = surroundings.places.token();
-    let name =
-        config.http.allowed_hosts.first().map_or("localhost", |name| name.split(':').next().unwrap_or(name)).to_owned();
-    let run = Run { config, places: surroundings.places, selection, foreground: true };
+    let name = http.allowed_hosts.first().map_or("localhost", |name| name.split(':').next().unwrap_or(name)).to_owned();
+    let run = Run { config, http, places: surroundings.places, selection, foreground: true };
     let runtime = runtime()?;
     let served = runtime.block_on(async {
         let opened = lifecycle::open(run, &surroundings.program).await?;

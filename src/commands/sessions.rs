@@ -2,16 +2,10 @@
 
 use std::io::{self, Write};
 
-use super::{
-    Exit, Failure, Surroundings,
-    client::{Client, encode},
-    say, table,
-};
-use crate::{
-    cli::{ExportArgs, JsonArgs, SessionsArgs, SessionsCommand},
-    plain::shown,
-    session::{Status, saved::Store, stopped_status},
-};
+use super::{Exit, Failure, Surroundings, client::Client, say, table};
+use crate::cli::{ExportArgs, JsonArgs, SessionsArgs, SessionsCommand};
+use pylair_core::session::{Status, saved::Store, stopped_status};
+use pylair_text::{escape::url_value, plain::shown};
 
 pub fn sessions(args: &SessionsArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
     match &args.command {
@@ -24,8 +18,8 @@ fn export(args: &ExportArgs, surroundings: &Surroundings) -> Result<Exit, Failur
     let suffix = args.output.as_ref().and_then(|path| path.extension()?.to_str()).unwrap_or("ipynb");
     let format = args.format.as_deref().unwrap_or(suffix);
     let session = args.session.as_deref().filter(|session| !session.is_empty());
-    let target = session.map(|session| format!("&target={}", encode(session))).unwrap_or_default();
-    let path = format!("/api/export?format={}{target}", encode(format));
+    let target = session.map(|session| format!("&target={}", url_value(session))).unwrap_or_default();
+    let path = format!("/api/export?format={}{target}", url_value(format));
     let bytes = Client::start(surroundings)?.get_bytes(&path)?;
     match &args.output {
         Some(path) => std::fs::write(path, bytes).map_err(|error| {

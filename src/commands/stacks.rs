@@ -3,12 +3,10 @@
 use std::process::ExitCode;
 
 use super::{Exit, Failure, Surroundings, say};
-use crate::{
-    attach,
-    cli::StacksArgs,
-    probe::wire::Op,
-    stacks::{self, Options, Stacks, apart},
-};
+use crate::cli::StacksArgs;
+use pylair_attach as attach;
+use pylair_probe::wire::Op;
+use pylair_stacks::{self as stacks, Options, Stacks, apart};
 
 pub fn stacks(args: &StacksArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
     apart::limit_this_process();

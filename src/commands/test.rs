@@ -22,20 +22,15 @@ use rustix::{
 use serde_json::{Value, json};
 
 use super::{Exit, Failure, Surroundings, client::Client, complain};
-use crate::{
-    cli::failures::TestArgs,
-    config::Flags,
-    failures::{
-        record::Taken,
-        view::{Closing, ClosingGroup},
-    },
-    plain::{one_line, shown},
-    probe::{
-        directory::{Directory, PYTEST_SCRIPT},
-        exit::describe_exit,
-    },
-    python::Interpreters,
+use crate::{cli::failures::TestArgs, config::Flags};
+use pylair_failures::{
+    record::Taken,
+    view::{Closing, ClosingGroup},
 };
+use pylair_os::exit::describe_exit;
+use pylair_probe::directory::{Directory, PYTEST_SCRIPT};
+use pylair_python::Interpreters;
+use pylair_text::plain::{one_line, shown, times, with_causes};
 
 /// Signals that are passed on. What a terminal sends goes to pytest as well without us.
 const PASSED_ON: [i32; 6] = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
@@ -65,7 +60,7 @@ pub fn test(args: &TestArgs, surroundings: &Surroundings) -> Result<Exit, Failur
         // The tests run all the same; what they report is taken in by the next daemon.
         complain(&failure);
     }
-    let run = format!("{}{}", crate::session::new_handle(), crate::session::new_handle());
+    let run = format!("{}{}", pylair_core::session::new_handle(), pylair_core::session::new_handle());
     let mut command = Command::new(&python);
     command.arg(directory.join(PYTEST_SCRIPT)).args(&args.args).env("PYLAIR_TEST_RUN", &run);
     if let Some(home) = surroundings.env.get("PYLAIR_HOME") {
@@ -266,7 +261,7 @@ fn closing_lines(closing: &Closing) -> Vec<String> {
     let mut lines = Vec::new();
     for group in closing.failures.iter().take(MAX_LINES) {
         let ClosingGroup { id, occurrences, failures, .. } = group;
-        let seen = if *occurrences > 1 { format!(", seen {occurrences} times") } else { String::new() };
+        let seen = if *occurrences > 1 { format!(", seen {}", times(*occurrences)) } else { String::new() };
         let many = if *failures > 1 {
             format!("; one of {failures} failures in group {}", group.group)
         } else {
@@ -375,7 +370,7 @@ fn interpreter(wanted: Option<&str>, surroundings: &Surroundings) -> Result<std:
         &cwd,
         &surroundings.env,
     ));
-    found.map(|interpreter| interpreter.executable).map_err(|error| Failure::new(super::chain(&error), error.hint()))
+    found.map(|interpreter| interpreter.executable).map_err(|error| Failure::new(with_causes(&error), error.hint()))
 }
 
 #[cfg(test)]

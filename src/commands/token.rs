@@ -3,20 +3,18 @@
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::{Exit, Failure, Surroundings, chain, say};
-use crate::{
-    caller::{Scope, own_owner},
-    cli::{JsonArgs, TokenAddArgs, TokenArgs, TokenCommand},
-    plain::shown,
-    web::{
-        token::{self, OWN, Wanted},
-        visitors::read_uses,
-    },
+use super::{Exit, Failure, Surroundings, say};
+use crate::cli::{JsonArgs, TokenAddArgs, TokenArgs, TokenCommand};
+use pylair_core::caller::{Scope, own_owner};
+use pylair_text::plain::{shown, with_causes};
+use pylair_web::{
+    token::{self, OWN, Wanted},
+    visitors::read_uses,
 };
 
 impl From<token::Error> for Failure {
     fn from(error: token::Error) -> Self {
-        Self::new(chain(&error), error.hint())
+        Self::new(with_causes(&error), error.hint())
     }
 }
 

@@ -14,7 +14,9 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{Exit, Failure, Surroundings, complain};
-use crate::{cli::WrapArgs, plain::shown, probe::directory::Directory};
+use crate::cli::WrapArgs;
+use pylair_probe::directory::Directory;
+use pylair_text::plain::shown;
 
 const SETTINGS: &str = "PYLAIR_WRAP";
 const PYTHON_PATH: &str = "PYTHONPATH";

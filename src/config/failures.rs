@@ -2,39 +2,11 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use super::{Error, Places, Resolver};
-use crate::failures::{Database, Limits};
+use super::{Error, Resolver};
+use pylair_core::settings::{FailuresSettings, FrozenLimits};
+use pylair_failures::{Database, Git, Limits};
 
 const EXPECTED: &str = "`postgres://…`, or the path of a file for SQLite";
-
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct FailuresSettings {
-    /// None: SQLite among our own data.
-    pub database: Option<Database>,
-    pub limits: Limits,
-    pub frozen: FrozenLimits,
-}
-
-/// How many copies of failing tests are kept alive: the oldest go first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FrozenLimits {
-    /// 0: none are made.
-    pub copies: u32,
-    pub megabytes: u64,
-    pub age: Duration,
-}
-
-impl Default for FrozenLimits {
-    fn default() -> Self {
-        Self { copies: 10, megabytes: 2048, age: Duration::from_hours(1) }
-    }
-}
-
-impl FailuresSettings {
-    pub fn database(&self, places: &Places) -> Database {
-        self.database.clone().unwrap_or_else(|| Database::Sqlite(places.failures()))
-    }
-}
 
 pub(super) fn failures(resolver: &mut Resolver) -> Result<FailuresSettings, Error> {
     let usual = Limits::default();
@@ -43,7 +15,7 @@ pub(super) fn failures(resolver: &mut Resolver) -> Result<FailuresSettings, Erro
     let database = match address {
         "" => None,
         address if address.starts_with("postgres://") || address.starts_with("postgresql://") => {
-            let shown = crate::failures::without_password(address);
+            let shown = pylair_failures::without_password(address);
             // `doctor` and `get_status` show settings, and nobody is to read the password there.
             resolver
                 .settings
@@ -54,7 +26,7 @@ pub(super) fn failures(resolver: &mut Resolver) -> Result<FailuresSettings, Erro
         }
         path if path.starts_with('/') => Some(Database::Sqlite(PathBuf::from(path))),
         _ => {
-            let shown = crate::failures::without_password(&text);
+            let shown = pylair_failures::without_password(&text);
             return Err(resolver.invalid("database", &shown, EXPECTED));
         }
     };
@@ -74,7 +46,11 @@ pub(super) fn failures(resolver: &mut Resolver) -> Result<FailuresSettings, Erro
         max_failures: kept.max(1),
         max_bytes: megabytes.max(1).saturating_mul(1 << 20),
     };
-    Ok(FailuresSettings { database, limits, frozen: frozen(resolver)? })
+    let git = Git {
+        path: resolver.env.get("PATH").map(Into::into),
+        scratch: resolver.env.get("TMPDIR").map_or_else(|| "/tmp".into(), PathBuf::from),
+    };
+    Ok(FailuresSettings { database, limits, frozen: frozen(resolver)?, git })
 }
 
 fn frozen(resolver: &mut Resolver) -> Result<FrozenLimits, Error> {
@@ -92,11 +68,12 @@ mod tests {
     use std::{collections::BTreeMap, path::Path};
 
     use super::*;
-    use crate::config::{Config, Flags};
+    use crate::config::{Flags, resolve};
+    use pylair_core::settings::{Config, Places};
 
     fn config(database: &str) -> Result<Config, Error> {
         let env = BTreeMap::from([("PYLAIR_DATABASE".to_owned(), database.to_owned())]);
-        Config::resolve(&Flags::default(), &env, None, &Places::resolve(&BTreeMap::new(), 0))
+        Ok(resolve(&Flags::default(), &env, None, &Places::resolve(&BTreeMap::new(), 0))?.0)
     }
 
     #[test]

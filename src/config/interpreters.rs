@@ -5,6 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use pylair_core::settings::InterpreterPlaces;
+
 /// Projects are kept beside these, so that neither `/usr` nor `/opt` is here as a whole.
 const SYSTEM: &[&str] = &[
     "/bin",
@@ -48,25 +50,6 @@ const SHIMS: &[(&str, &str, &str)] = &[
     ("asdf", "ASDF_DATA_DIR", ".asdf"),
     ("mise", "MISE_DATA_DIR", ".local/share/mise"),
 ];
-
-/// Places of interpreters.
-#[derive(Debug, Clone, Default)]
-pub struct InterpreterPlaces {
-    pub roots: Vec<PathBuf>,
-    /// Programs that look for the interpreter that is meant.
-    pub shims: Vec<PathBuf>,
-    /// The same of every version manager, each with its name. Nothing there is trusted for that.
-    named_shims: Vec<(&'static str, PathBuf)>,
-}
-
-impl InterpreterPlaces {
-    /// The version manager whose shim this program is, if it is one. Looks at the disk.
-    pub fn shim_of(&self, program: &Path) -> Option<&'static str> {
-        let directory = program.parent()?.canonicalize().ok()?;
-        let is_there = |(_, shims): &&(&'static str, PathBuf)| shims.canonicalize().is_ok_and(|real| real == directory);
-        self.named_shims.iter().find(is_there).map(|(manager, _)| *manager)
-    }
-}
 
 /// `homes` are those of the user the daemon runs as.
 pub(super) fn places(env: &BTreeMap<String, String>, homes: &[PathBuf]) -> InterpreterPlaces {

@@ -12,7 +12,7 @@ use std::{
 use serde::Deserialize;
 
 use super::{Error, File, seconds};
-use crate::regular;
+use pylair_os::regular;
 
 /// Maximum size of a settings file.
 const MAX_BYTES: u64 = 64 << 10;
@@ -115,7 +115,8 @@ mod tests {
     use rustix::fs::{FileType, Mode};
 
     use super::*;
-    use crate::config::{Config, Flags, Places};
+    use crate::config::{Flags, resolve};
+    use pylair_core::settings::{Config, Places};
 
     /// A project beside the user's own settings.
     struct Project {
@@ -137,7 +138,7 @@ mod tests {
         }
 
         fn resolve(&self) -> Result<Config, Error> {
-            Config::resolve(&Flags::default(), &BTreeMap::new(), Some(&self.dir), &self.places)
+            Ok(resolve(&Flags::default(), &BTreeMap::new(), Some(&self.dir), &self.places)?.0)
         }
 
         fn with(&self, text: &str) -> Result<Config, Error> {

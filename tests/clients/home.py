@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from typing import Iterable
 
 BINARY = os.environ.get("PYLAIR_BIN", str(Path(__file__).resolve().parents[2] / "target/debug/pylair"))
 # Nothing takes this long; it is for what hangs.
@@ -86,18 +87,33 @@ class Home:
                 return self.url
         raise AssertionError("pylair serve ended: " + (self.path / "serve.log").read_text())
 
-    def close(self) -> None:
-        """Stops the daemon and checks that no process outlives it."""
+    def stop(self) -> None:
+        """Stops the daemon."""
         stopped = self.run("stop")
         if self._server is not None:
             self._server.wait(TIMEOUT)
             assert self._server.stdout is not None
             self._server.stdout.close()
-        left = descendants()
-        until = time.monotonic() + 10
-        while left and time.monotonic() < until:
-            time.sleep(0.05)
-            left = descendants()
         assert stopped.returncode == 0, stopped.stderr
-        assert not left, left
-        shutil.rmtree(self.path)
+
+    def close(self) -> None:
+        """Stops the daemon and checks that no process outlives it. Use `close_all` for homes that are open at once."""
+        close_all([self])
+
+
+def close_all(homes: Iterable[Home]) -> None:
+    """Stops the daemons of all these homes and then checks that no process outlives them.
+
+    The check sees every process below this one, whichever home it belongs to, so no daemon may be left when it is made.
+    """
+    homes = list(homes)
+    for home in homes:
+        home.stop()
+    left = descendants()
+    until = time.monotonic() + 10
+    while left and time.monotonic() < until:
+        time.sleep(0.05)
+        left = descendants()
+    assert not left, left
+    for home in homes:
+        shutil.rmtree(home.path)

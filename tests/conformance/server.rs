@@ -9,7 +9,7 @@ use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use futures::StreamExt;
-use pylair::mcp::http::{Options, mcp_service};
+use pylair_mcp::http::{Options, mcp_service};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -29,7 +29,7 @@ pub async fn start() -> std::io::Result<SocketAddr> {
     let service = mcp_service(move || Fixture::new(Arc::clone(&shared)), Arc::default(), options);
     let router =
         Router::new().nest_service("/mcp", service).layer(middleware::from_fn_with_state(Returns::default(), losable));
-    pylair::event_loop::spawn(async move { axum::serve(listener, router).await });
+    pylair_os::event_loop::spawn(async move { axum::serve(listener, router).await });
     Ok(address)
 }
 

@@ -7,11 +7,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use pylair::{
+use pylair_core::{
     audit::{Line, What, file},
-    config::AuditSettings,
-    web::token,
+    settings::AuditSettings,
 };
+use pylair_web::token;
 
 use crate::{
     Target,

@@ -12,10 +12,8 @@ use std::{
     time::Duration,
 };
 
-use pylair::{
-    files::{ListOptions, Workspace},
-    target::Reference,
-};
+use pylair_core::target::Reference;
+use pylair_files::{ListOptions, Workspace};
 use rustix::fs::{CWD, RenameFlags};
 use tokio::runtime::Runtime;
 

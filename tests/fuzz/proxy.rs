@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pylair::sandbox::{Destination, proxy::Proxy};
+use pylair_sandbox::{Destination, proxy::Proxy};
 use tokio::runtime::Runtime;
 
 use crate::{Target, mutate::Random};

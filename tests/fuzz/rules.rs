@@ -1,7 +1,7 @@
 //! What callers ask of a sandbox: whoever has not the right gets nothing that the settings do not give, and no number of anybody's
 //! becomes another one.
 
-use pylair::sandbox::{Limits, Profile, Settings, Terms, Wish, paths::Protected, rules::Asker};
+use pylair_sandbox::{Limits, Profile, Settings, Terms, Wish, paths::Protected, rules::Asker};
 
 use crate::{
     Target,
@@ -103,7 +103,7 @@ impl Target for Rules {
                 return Err(format!("{terms:?} asked for again is {again:?}"));
             }
         }
-        let told = |settled: Result<Terms, pylair::sandbox::Error>| match settled {
+        let told = |settled: Result<Terms, pylair_sandbox::Error>| match settled {
             Ok(terms) => format!("{:?} {} {}", terms.profile, terms.allow_read.len(), terms.allow_net.len()),
             Err(error) => letters(&error.to_string()),
         };
@@ -111,7 +111,7 @@ impl Target for Rules {
     }
 }
 
-fn settle(wish: Wish, is_admin: bool) -> Result<Terms, pylair::sandbox::Error> {
+fn settle(wish: Wish, is_admin: bool) -> Result<Terms, pylair_sandbox::Error> {
     let asker = Asker { is_admin, chosen: None, default: Profile::Workspace };
     Terms::settle(Some(wish), asker, &Settings::default(), &Protected::default())
 }

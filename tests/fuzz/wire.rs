@@ -2,7 +2,7 @@
 
 use std::{fmt::Debug, fs, path::Path};
 
-use pylair::probe::wire::{Error, Header, Inbox, MAX_BLOB_BYTES, MAX_HEADER_BYTES, Reply, Request, decode, encode};
+use pylair_probe::wire::{Error, Header, Inbox, MAX_BLOB_BYTES, MAX_HEADER_BYTES, Reply, Request, decode, encode};
 
 use crate::{
     Target,

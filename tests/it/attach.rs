@@ -403,7 +403,7 @@ fn an_old_python_is_refused_and_unharmed() {
 fn a_session_is_not_attached_to() {
     let home = Home::new();
     let pid = home.run(&["exec", "import os; print(os.getpid())"]).stdout;
-    refused(&home, pid.trim(), "belongs to a session", "list_targets");
+    refused(&home, pid.trim(), "belongs to a session", "pylair sessions");
     refused(&home, &home.daemon_pid().to_string(), "is pylair itself", "attach to the program");
 }
 

@@ -48,7 +48,10 @@ fn who_executed_what_where_through_which_door_is_recorded() {
         (&by_hand["door"], &by_hand["target"], &by_hand["client"]),
         (&json!("cli"), &json!("main"), &json!("shell"))
     );
-    assert_eq!(by_hand["code_sha256"], pylair::hash::hex(&pylair::hash::sha256(b"password = 'hunter2'; 1 / 0")));
+    assert_eq!(
+        by_hand["code_sha256"],
+        pylair_text::hash::hex(&pylair_text::hash::sha256(b"password = 'hunter2'; 1 / 0"))
+    );
     let ended =
         all.iter().find(|line| line["what"] == "ended" && line["call"] == by_hand["call"]).expect("it has ended");
     assert_eq!(ended["outcome"], "raised");
@@ -113,7 +116,7 @@ fn every_deed_says_what_was_done_and_where() {
     assert_eq!(verified(&home)["faults"], json!([]));
     let all = lines(&home, &[]);
     let details = |action: &str| asked(&all, action)["details"].clone();
-    let hash = pylair::hash::hex(&pylair::hash::sha256(source));
+    let hash = pylair_text::hash::hex(&pylair_text::hash::sha256(source));
     assert_eq!(
         details("run_file"),
         json!({"path": "job.py", "args": ["--password", "***masked***", "--token=***masked***", "n"], "sha256": hash})

@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use pylair::{
+use pylair_core::{
     caller::Caller,
     session::{Jobs, OpenOptions, Outcome},
 };
@@ -38,7 +38,7 @@ fn startup_code_of_one_session_keeps_no_other_waiting() {
         kept(core, &other, "free", None).await;
         fs::write(&gate, "").expect("the gate can be closed");
         let (sessions, caller) = (core.daemon.sessions.clone(), slow.clone());
-        let blocked = pylair::event_loop::spawn(async move { sessions.reach(&caller, "blocked").await });
+        let blocked = pylair_os::event_loop::spawn(async move { sessions.reach(&caller, "blocked").await });
         let started = async {
             while !reached.exists() {
                 tokio::time::sleep(Duration::from_millis(5)).await;

@@ -1,6 +1,6 @@
 //! Care: how many sessions there may be, what is known of each, and jobs as tasks.
 
-use pylair::session::{Error, OpenOptions};
+use pylair_core::session::{Error, OpenOptions};
 use serde_json::json;
 
 use crate::support::{Home, WAIT_FOREVER, with_settings};

@@ -1,9 +1,7 @@
 //! Checkpoints: what a rollback restores, when none is made, and what is said of either.
 
-use pylair::{
-    journal::EventKind,
-    session::{Outcome, RestartMode},
-};
+use pylair_core::session::{Outcome, RestartMode};
+use pylair_journal::EventKind;
 
 use crate::support::{on_each_python, on_newest_python};
 

@@ -5,7 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pylair::session::Outcome;
+use pylair_core::session::Outcome;
+use pylair_os::process::Stat;
 
 use crate::{
     sealed::open_sealed,
@@ -16,10 +17,8 @@ use crate::{
 fn states(session: &TestSession) -> Vec<(i32, char)> {
     let worker = session.pid();
     let read = |pid: i32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-        let state = fields.next()?.chars().next()?;
-        (fields.nth(1)? == worker.to_string() && pid != worker).then_some((pid, state))
+        let stat = Stat::read(pid)?;
+        (stat.group()? == worker && pid != worker).then_some((pid, stat.state()?))
     };
     let pids = fs::read_dir("/proc").expect("it is mounted").flatten();
     pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(read).collect()
@@ -85,5 +84,26 @@ fn many_busy_processes_all_come_to_something() {
                     set(steps[:])";
         assert_eq!(session.value(code).await, "{50}");
         assert_eq!(session.value("1 + 1").await, "2");
+    });
+}
+
+/// More processes than may run at once, which compete for a moment and then wait for work.
+#[test]
+fn a_pool_that_waits_for_work_is_let_go() {
+    on_newest_python(async |core| {
+        let Some(session) = open_sealed(core, "a_pool_that_waits_for_work_is_let_go").await else { return };
+        let code = "import os, signal, time\n\
+                    pids = []\n\
+                    for number in range(min(90, 4 * os.cpu_count() + 24)):\n    \
+                        pid = os.fork()\n    \
+                        if pid == 0:\n        \
+                            until = time.process_time() + 0.1\n        \
+                            while time.process_time() < until: pass\n        \
+                            while True: signal.pause()\n    \
+                        pids.append(pid)\n\
+                    len(pids) > 16";
+        assert_eq!(session.value(code).await, "True");
+        wait_until(&session, |now| now.len() > 16 && now.iter().all(|(_, state)| *state == 'S')).await;
+        assert_eq!(session.value("for pid in pids: os.kill(pid, signal.SIGKILL)").await, "");
     });
 }

@@ -14,10 +14,8 @@ use std::{
     process::{Command, Stdio},
 };
 
-use pylair::{
-    bridge::{Answer, Hello, slate},
-    keeper::datagram,
-};
+use pylair_keeper::datagram;
+use pylair_mcp::bridge::{Answer, Hello, slate};
 use rustix::process::Signal;
 
 use crate::support::{Client, Home, PATIENCE, Server, Watched, kill};

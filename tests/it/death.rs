@@ -1,9 +1,7 @@
 //! Workers that die, lie or are killed: one honest answer, the session comes back, the others notice nothing.
 
-use pylair::{
-    sandbox::{Limits, cgroup::Groups},
-    session::{OnTimeout, Outcome, State},
-};
+use pylair_core::session::{OnTimeout, Outcome, State};
+use pylair_sandbox::{Limits, cgroup::Groups};
 use rustix::process::Signal;
 
 use crate::support::{Home, Watched, kill, on_newest_python, parent_of, skip, with_settings};
@@ -219,7 +217,7 @@ fn a_fork_hook_that_hangs_costs_the_checkpoints_and_not_the_variables() {
         core.wait_for_checkpoint(&session, 1).await;
         let report = session.run("x").await;
         assert_eq!(report.result.as_deref(), Some("1"));
-        assert!(report.notes.iter().any(|note| note.contains("no more are made")), "{:?}", report.notes);
+        assert!(report.notes.iter().any(|note| note.contains("no more checkpoints are made")), "{:?}", report.notes);
     });
 }
 

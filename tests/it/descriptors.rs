@@ -53,7 +53,7 @@ fn a_session_that_finds_no_descriptors_is_refused_and_the_others_can_go_back() {
     assert!(names.len() > 3, "{names:?}");
     assert_eq!(refused["kind"], "too_many_sessions", "{refused}");
     let message = refused["message"].as_str().expect("it has a message");
-    assert!(message.contains(&format!("of the {FILES} it may have")), "{message}");
+    assert!(message.contains(&format!("of at most {FILES} files open")), "{message}");
     assert!(refused["hint"].as_str().is_some_and(|hint| hint.contains("close_session")), "{refused}");
     let daemon = home.daemon_pid();
     // Each has something to lose, and a checkpoint of it.

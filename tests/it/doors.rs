@@ -7,7 +7,8 @@ use std::{
     os::unix::fs::PermissionsExt,
 };
 
-use pylair::{caller::Scope, mcp::tools::TABLE, rights};
+use pylair_core::{caller::Scope, rights};
+use pylair_mcp::tools::TABLE;
 use serde_json::{Value, json};
 
 use crate::support::{AppProcess, Home, Request, Response, Server, WAIT_FOREVER};

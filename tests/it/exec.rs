@@ -60,7 +60,7 @@ fn a_file_is_run_as_python_would_run_it() {
     }
     let refused = home.run(&["exec", "6 * 7", "a"]);
     assert_eq!(refused.status.code(), Some(2));
-    assert!(refused.stderr.contains("arguments are for a file"), "{refused:?}");
+    assert!(refused.stderr.contains("only a file takes arguments"), "{refused:?}");
 }
 
 #[test]
@@ -150,7 +150,8 @@ fn a_busy_session_says_so() {
     let refused = shell.stdin(Stdio::null()).output().expect("there is a shell");
     assert_eq!(refused.status.code(), Some(2));
     let told = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(told.contains("the session `main` is running cell 1"), "{told}");
+    assert!(told.contains("the session `main` has been running cell 1"), "{told}");
+    assert!(told.contains("`pylair interrupt main` stops it") && !told.contains("get_job"), "{told}");
     child.kill().expect("it runs");
     child.wait().expect("it can be waited for");
     let listed = home.run(&["sessions", "--json"]);
@@ -189,6 +190,11 @@ fn two_agents_equally_near_are_an_error_that_names_both() {
         assert!(refused.stderr.contains(name.as_str().expect("a name")), "{refused:?}");
     }
     assert_eq!(home.run(&["exec", "-t", second.as_str().expect("a name"), "x"]).stdout, "2\n");
+    drop(one);
+    assert_eq!(home.run(&["exec", "x"]).stdout, "2\n", "only one of them is still there");
+    drop(other);
+    let finished = home.run(&["exec", "1"]);
+    assert_eq!(finished.stdout, "1\n", "those that have ended are not near: {finished:?}");
 }
 
 #[test]

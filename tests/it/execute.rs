@@ -1,6 +1,6 @@
 //! Cells: values, state, errors, and what comes back of odd ones.
 
-use pylair::session::Outcome;
+use pylair_core::session::Outcome;
 
 use crate::support::on_each_python;
 

@@ -96,7 +96,7 @@ fn a_failure_is_frozen_and_questioned_in_its_frames() {
     assert_eq!((&raised["outcome"], &raised["error"]["type"]), (&json!("raised"), &json!("TypeError")), "{raised}");
 
     let exited = execute(&mut client, &target, "raise SystemExit(3)");
-    assert!(exited["notes"].to_string().contains("sys.exit(3); the failure can be questioned on"), "{exited}");
+    assert!(exited["notes"].to_string().contains("sys.exit(3); code can still run in the failure"), "{exited}");
 
     let inspected = client.data("inspect", &json!({"target": target, "path": "item"}));
     assert_eq!((&inspected["type"], &inspected["length"]), (&json!("dict"), &json!(1)), "{inspected}");
@@ -191,7 +191,7 @@ fn a_call_in_a_frozen_failure_ends_with_its_time_and_others_are_told_that_it_is_
     assert_eq!(begun["outcome"], "running", "{begun}");
     let refused = client.failure("execute", &json!({"code": "1", "target": target}));
     assert_eq!(refused["kind"], "busy", "{refused}");
-    assert!(refused["hint"].as_str().unwrap_or_default().contains("pylair interrupt failure:"), "{refused}");
+    assert!(refused["hint"].as_str().unwrap_or_default().contains("interrupt(target=\"failure:"), "{refused}");
     let inspected = client.data("inspect", &json!({"target": target, "path": "item"}));
     assert_eq!(inspected["type"], "dict", "what runs no code is answered: {inspected}");
     let interrupted = home.command(&["interrupt", &target]).output().expect("it starts");
@@ -250,7 +250,7 @@ fn a_failure_that_was_never_frozen_says_why() {
     let recorded = client.data("record_failure", &json!({"test_name": "t", "error_message": "ValueError: 3"}));
     let target = format!("failure:{}", recorded["id"].as_str().expect("an id"));
     let refused = client.failure("execute", &json!({"code": "1", "target": target}));
-    assert!(refused["message"].as_str().unwrap_or_default().contains("no copy of it was made"), "{refused}");
+    assert!(refused["message"].as_str().unwrap_or_default().contains("this failure was not frozen"), "{refused}");
     let unknown = client.failure("execute", &json!({"code": "1", "target": "failure:zzzzzzzz"}));
     assert_eq!(unknown["kind"], "unknown_failure", "{unknown}");
 }
@@ -296,7 +296,7 @@ fn a_run_is_a_job_that_can_be_waited_for_and_stopped() {
     assert_eq!((&ended["outcome"], &ended["exit_code"]), (&json!("interrupted"), &json!(2)), "{ended}");
     for (args, code, meaning) in [
         (json!(["-k", "nothing_of_this_name", "-p", "no:cacheprovider"]), 5, "no tests were found"),
-        (json!(["--no-such-option"]), 4, "pytest was used wrongly"),
+        (json!(["--no-such-option"]), 4, "pytest reported a usage error"),
     ] {
         let ran = client.data("run_tests", &json!({"args": args}));
         assert_eq!(ran["exit_code"], code, "{ran}");

@@ -13,15 +13,13 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use pylair::{
-    clock::Clock,
-    failures::{
-        ByHand, Database, Error, Failures, Limits, Spooled,
-        environment::changes,
-        record::{Frozen, Record, Status, Taken},
-        view::Filter,
-    },
+use pylair_failures::{
+    ByHand, Database, Error, Failures, Limits, Spooled,
+    environment::changes,
+    record::{Frozen, Record, Status, Taken},
+    view::Filter,
 };
+use pylair_os::clock::Clock;
 use serde_json::{Value, json};
 
 use super::support;
@@ -189,7 +187,7 @@ fn status_moves_and_resolved_has_to_be_shown() {
         assert_eq!(status().await, Status::Resolved, "it passed on changed code");
         assert_eq!(failures.set_status(&id, Status::Resolved, "ann", false).await.unwrap(), Status::Resolved);
         let onset = failures.onset(&id).await.unwrap();
-        let name = |run: Option<pylair::failures::view::OnsetRun>| run.map(|run| run.run);
+        let name = |run: Option<pylair_failures::view::OnsetRun>| run.map(|run| run.run);
         assert_eq!((name(onset.last_good).as_deref(), name(onset.first_bad).as_deref()), (Some("r0"), Some("r1")));
 
         run("r3", "three", 3600, true).await;
@@ -789,7 +787,7 @@ fn passes_that_show_nothing_resolve_nothing() {
             let note = failure.summary.note.unwrap_or_default();
             assert!(note.contains(said) && note.is_empty() == said.is_empty(), "{run}: {note:?} is not {said:?}");
             let told = failures.run(&run).await.unwrap();
-            let ids = |failures: &[pylair::failures::view::Summary]| {
+            let ids = |failures: &[pylair_failures::view::Summary]| {
                 failures.iter().map(|failure| failure.id.clone()).collect::<Vec<_>>()
             };
             let shows = expected == Status::Resolved;
@@ -812,7 +810,7 @@ fn passes_that_show_nothing_resolve_nothing() {
 
 #[test]
 fn trends_count_the_period_that_is_named() {
-    use pylair::failures::{
+    use pylair_failures::{
         analysis::{Direction, Question, TimeRange},
         explain::Reading,
         project::Chosen,

@@ -12,7 +12,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use pylair::files::{Content, DEFAULT_PAGE_BYTES, Entry, ListOptions, Listing, MAX_WRITE_BYTES, Page, Workspace};
+use pylair_files::{Content, DEFAULT_PAGE_BYTES, Entry, ListOptions, Listing, MAX_WRITE_BYTES, Page, Workspace};
 use rustix::fs::{CWD, FileType, Mode, RenameFlags};
 use serde_json::{Value, json};
 
@@ -109,7 +109,7 @@ async fn files_work(core: &Core, session: &TestSession) {
     assert_eq!(names, ["scripts/sub", "scripts/sub/a.py", "scripts/sub/b.py"]);
     // A new worker sees the same files.
     core.daemon.sessions.find(&core.caller, &session.session.info.name).expect("it is open");
-    session.session.restart(pylair::session::RestartMode::Restart).await.expect("it restarts");
+    session.session.restart(pylair_core::session::RestartMode::Restart).await.expect("it restarts");
     assert_eq!(session.value("import os\nos.remove('scripts/sub/b.py')\nos.listdir('scripts/sub')").await, "['a.py']");
     assert_eq!(workspace.delete("scripts/sub").await.expect_err("it is not empty").kind(), "not_empty");
     assert_eq!(workspace.delete("scripts/sub/a.py").await.expect("it is deleted").deleted, "file");
@@ -191,7 +191,7 @@ fn a_kept_session_finds_its_files_again() {
         let Some(probe) = open_sealed(core, test).await else { return };
         core.close_session(&probe).await;
         let (name, value) = core.home.marker();
-        let options = pylair::session::OpenOptions {
+        let options = pylair_core::session::OpenOptions {
             name: Some("kept".to_owned()),
             sandbox: Some("sealed".into()),
             env: [(name.to_owned(), value.to_owned())].into(),
@@ -217,9 +217,9 @@ fn a_session_that_does_not_open_leaves_no_directory() {
     let test = "a_session_that_does_not_open_leaves_no_directory";
     on_newest_python(async |core| {
         let Some(session) = open_sealed(core, test).await else { return };
-        let options = pylair::session::OpenOptions {
+        let options = pylair_core::session::OpenOptions {
             // Of a kind of its own, for which no worker is made ahead.
-            sandbox: Some(pylair::sandbox::Wish::from_json(json!({"profile": "sealed", "disk_mb": 99})).unwrap()),
+            sandbox: Some(pylair_sandbox::Wish::from_json(json!({"profile": "sealed", "disk_mb": 99})).unwrap()),
             startup: Some("1 / 0".to_owned()),
             ..Default::default()
         };

@@ -90,7 +90,7 @@ fn a_new_session_says_when_it_cannot_know_of_the_one_before() {
     assert!(output.status.success() && said.contains("not saved: the variables of session main"), "{said}\n{errors}");
     let notes: Vec<_> = errors.lines().filter(|line| line.contains("this is a new session")).collect();
     assert_eq!(notes.len(), 2, "{said}\n{errors}");
-    assert!(notes[1].ends_with("whether one before it is gone is not known"), "{said}\n{errors}");
+    assert!(notes[1].ends_with("it is not known whether there was one before"), "{said}\n{errors}");
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! What `read_docs` tells names only what there is: commands parse, tools have the arguments, addresses are served.
 
 use clap::{CommandFactory, error::ErrorKind};
-use pylair::{cli::Cli, failures::guide, mcp::tools::TABLE};
+use pylair::cli::Cli;
+use pylair_failures::guide;
+use pylair_mcp::tools::TABLE;
 use serde_json::Value;
 
 use crate::support::Home;
@@ -11,7 +13,7 @@ fn docs() -> String {
 }
 
 /// Every command that is named, up to where the sentence goes on.
-fn commands(docs: &str) -> Vec<String> {
+pub fn commands(docs: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in docs.lines() {
         for (at, _) in line.match_indices("pylair ") {
@@ -32,13 +34,18 @@ fn every_command_is_one() {
     let commands = commands(&docs);
     assert!(commands.len() > 10, "{commands:?}");
     for command in commands {
-        let words = command.split_whitespace().filter(|word| !word.starts_with('[') && !word.ends_with(']'));
-        let parsed = Cli::command().try_get_matches_from(words);
-        let wrong = parsed.err().map(|error| error.kind());
-        // What else it needs, the topic need not say.
-        let is_known = matches!(wrong, None | Some(ErrorKind::MissingRequiredArgument | ErrorKind::DisplayHelp));
-        assert!(is_known, "`{command}`: {wrong:?}");
+        assert_parses(&command);
     }
+}
+
+/// Fails unless the command line knows this command. A text may leave out arguments that the command requires.
+#[track_caller]
+pub fn assert_parses(command: &str) {
+    let words = command.split_whitespace().filter(|word| !word.starts_with('[') && !word.ends_with(']'));
+    let parsed = Cli::command().try_get_matches_from(words);
+    let wrong = parsed.err().map(|error| error.kind());
+    let is_known = matches!(wrong, None | Some(ErrorKind::MissingRequiredArgument | ErrorKind::DisplayHelp));
+    assert!(is_known, "`{command}`: {wrong:?}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, process::Command};
 
-use pylair::{
+use pylair_core::{
     history::{self, Export, Format, Subject},
     session::{OnTimeout, OpenOptions, Outcome, RestartMode, Work},
 };
@@ -179,7 +179,7 @@ async fn eventful(core: &Core) -> TestSession {
         assert_eq!(report.outcome, outcome, "{code}: {report:?}");
     }
     let job = session.start(WAIT_FOREVER).await;
-    job.capture.readable(pylair::output::Cursor::default()).await;
+    job.capture.readable(pylair_output::Cursor::default()).await;
     session.session.interrupt(None).await.expect("it stops");
     session
 }

@@ -160,3 +160,17 @@ fn an_unknown_handle_is_an_error_and_never_a_new_session() {
     let listed = server.post(&listed).header("Mcp-Session-Id", &session).send().message();
     assert_eq!(listed["result"]["structuredContent"]["sessions"], json!([]));
 }
+
+#[test]
+fn no_session_is_given_the_port_that_the_kernel_chose() {
+    let home = Home::new();
+    let server = home.serve();
+    let mut client = home.client();
+    client.initialize();
+    for host in ["127.0.0.1", "localhost", "0.0.0.0"] {
+        let rules = json!({"profile": "workspace", "allow_net": [format!("{host}:{}", server.port)]});
+        let refused = client.failure("open_session", &json!({"sandbox": rules}));
+        let message = refused["message"].as_str().unwrap_or_default();
+        assert!(message.ends_with("in `allow_net` is pylair's own door"), "{refused}");
+    }
+}

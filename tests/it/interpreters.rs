@@ -11,10 +11,8 @@ use std::{
     process::Command,
 };
 
-use pylair::{
-    python::{Error, Interpreter, Interpreters},
-    session::OpenOptions,
-};
+use pylair_core::session::OpenOptions;
+use pylair_python::{Error, Interpreter, Interpreters};
 
 use crate::support::{Home, newest_python, on_newest_python};
 

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use pylair::session::{Job, OnTimeout, Outcome, Report};
+use pylair_core::session::{Job, OnTimeout, Outcome, Report};
 
 use crate::support::{PATIENCE, TestSession, on_each_python, report};
 
 /// Waits until the cell has printed something, which says that it is where it wants to be.
 async fn printed(job: &Job) {
-    let readable = job.capture.readable(pylair::output::Cursor::default());
+    let readable = job.capture.readable(pylair_output::Cursor::default());
     tokio::time::timeout(PATIENCE, readable).await.expect("the cell prints");
 }
 

@@ -40,7 +40,7 @@ fn a_second_caller_is_told_which_job_is_running() {
     let failure = other.failure("execute", &json!({"code": "1"}));
     assert_eq!(failure["kind"], "busy");
     let told = failure.to_string();
-    assert!(told.contains(&job) && told.contains("is running cell 1"), "{told}");
+    assert!(told.contains(&job) && told.contains("has been running cell 1"), "{told}");
     let stopped = other.data("get_job", &json!({"job": job, "cancel": true, "output": "json"}));
     assert_eq!(stopped["outcome"], "interrupted");
     assert_eq!(one.data("get_job", &json!({"job": job, "output": "json"}))["outcome"], "interrupted");

@@ -116,7 +116,7 @@ fn other_addresses_than_loopback_need_tls_or_a_proxy() {
     assert_eq!(refused.status.code(), Some(2));
     assert_eq!(
         refused.stderr.lines().next(),
-        Some("pylair: `0.0.0.0` is not a loopback address, and what is sent to it could be read on the way")
+        Some("pylair: `0.0.0.0` is not a loopback address, and traffic to it could be read on the way")
     );
     let refused = home.run(&["serve", "--host", "0.0.0.0", "--port", "0", "--behind-proxy"]);
     assert!(refused.stderr.contains("--allowed-host"), "{}", refused.stderr);

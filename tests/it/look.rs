@@ -1,9 +1,7 @@
 //! Looking into sessions: `inspect`, `read_source` and `complete_code` through the core, between cells and in the middle of one.
 
-use pylair::{
-    probe::wire::{Inspect, Op},
-    session::Error,
-};
+use pylair_core::session::Error;
+use pylair_probe::wire::{Inspect, Op};
 use serde_json::Value;
 
 use crate::support::{TestSession, on_each_python, on_newest_python};
@@ -95,7 +93,7 @@ fn a_running_cell_is_looked_into_and_goes_on() {
         let job = session
             .start("import time\nprint('running', flush=True)\nwhile go_on:\n    total += 1\n    time.sleep(0.001)")
             .await;
-        job.capture.readable(pylair::output::Cursor::default()).await;
+        job.capture.readable(pylair_output::Cursor::default()).await;
         let first: u64 =
             look(&session, inspect(Some("total"))).await["preview"].as_str().expect("text").parse().expect("a number");
         let variables = look(&session, inspect(None)).await;
@@ -122,7 +120,7 @@ fn code_in_c_is_said_to_be_out_of_reach() {
     on_newest_python(async |core| {
         let session = core.session().await;
         let job = session.start("print('in C', flush=True)\nsum(range(10**15))").await;
-        job.capture.readable(pylair::output::Cursor::default()).await;
+        job.capture.readable(pylair_output::Cursor::default()).await;
         // It may not have come to the long call yet.
         let refused = loop {
             if let Err(error) = session.session.look::<Value>(inspect(None), Vec::new()).await {

@@ -165,7 +165,7 @@ fn over_http_a_client_with_a_session_has_one_of_its_own_and_one_without_has_none
         .message();
     let failed = &stateless["result"]["structuredContent"];
     assert_eq!(failed["kind"], "no_session", "{stateless}");
-    assert!(failed["hint"].as_str().is_some_and(|hint| hint.contains("pass `target`")), "{stateless}");
+    assert!(failed["hint"].as_str().is_some_and(|hint| hint.contains("pass as `target`")), "{stateless}");
 }
 
 /// A request to the daemon's Unix socket, as another command than ours would make it.

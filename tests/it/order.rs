@@ -2,7 +2,7 @@
 
 use std::{fs, process::Stdio};
 
-use pylair::session::{OnTimeout, Work};
+use pylair_core::session::{OnTimeout, Work};
 use serde_json::{Value, json};
 
 use crate::doors::Visitor;
@@ -368,7 +368,7 @@ fn another_sender_is_told_that_a_session_is_busy() {
         let session = core.session().await.session;
         let code = |code: &str| Work::Code { code: code.to_owned(), path: None };
         let one = &core.caller.sender;
-        let other = pylair::order::Sender::new(pylair::order::SenderId::new_bridge());
+        let other = pylair_core::order::Sender::new(pylair_core::order::SenderId::new_bridge());
         let start = async |sender, text: &str| {
             session.run_in_order(Some(sender), code(text), None, OnTimeout::Keep, core.by("test")).await
         };

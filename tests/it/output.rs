@@ -1,9 +1,7 @@
 //! Long output: what a model gets to see, where the whole is, and the cap.
 
-use pylair::{
-    output::Which,
-    session::{Outcome, output_uri},
-};
+use pylair_core::session::{Outcome, output_uri};
+use pylair_output::Which;
 
 use crate::support::{Core, on_newest_python, with_settings};
 

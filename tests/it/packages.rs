@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use pylair::{
+use pylair_core::{
     history::{self, Format},
     packages::{Installed, Package},
     session::{Error, OpenOptions, Outcome, RestartMode},

@@ -8,7 +8,7 @@ use std::{
     process::Command,
 };
 
-use pylair::session::{Error, OpenOptions, Outcome};
+use pylair_core::session::{Error, OpenOptions, Outcome};
 use tokio::sync::mpsc;
 
 use crate::support::{
@@ -212,7 +212,7 @@ fn a_whole_interpreter_in_a_project_works_inside() {
             session.value("x = 1").await;
             let enforced = session.session.full_status().await.enforced;
             assert!(!enforced.is_empty());
-            assert!(enforced.iter().all(|promise| promise.how != pylair::sandbox::truth::How::No), "{enforced:?}");
+            assert!(enforced.iter().all(|promise| promise.how != pylair_sandbox::truth::How::No), "{enforced:?}");
             core.wait_for_checkpoint(&session, 3).await;
             let report = session.run("x = 2\nimport os\nos.kill(os.getpid(), 9)").await;
             assert_eq!(report.outcome, Outcome::Died, "{report:#?}");

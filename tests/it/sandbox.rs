@@ -7,11 +7,11 @@ use std::{
     os::unix::fs::{MetadataExt, symlink},
 };
 
-use pylair::{
+use pylair_core::{
     caller::{Caller, DefaultSession, Door, Scope},
-    sandbox::{Wish, addresses, truth::How},
     session::{Error, OpenOptions, Report},
 };
+use pylair_sandbox::{Wish, addresses, truth::How};
 use serde_json::{Value, json};
 
 use crate::support::{Client, Core, Home, PATIENCE, TestSession, on_newest_python, skip, why_no_namespaces};
@@ -86,7 +86,7 @@ fn a_session_whose_startup_hangs_can_be_closed_and_its_name_is_not_waited_for() 
                 let again = core.daemon.sessions.open(&core.caller, named).await.expect_err("the name is taken");
                 assert_eq!(again.kind(), "busy", "{again}");
                 assert!(
-                    again.message().contains("is being opened") && again.hint().contains("close_session"),
+                    again.message().contains("has been opening") && again.hint().contains("close_session"),
                     "{again}"
                 );
                 let used =
@@ -193,7 +193,7 @@ fn a_directory_that_was_named_is_the_workspace() {
         let report = session.run("import os\nos.chmod('mine', 0o4755)").await;
         assert_eq!(raised(&report), "PermissionError", "{report:#?}");
         // It is the same after a restart, and in a branch.
-        session.session.restart(pylair::session::RestartMode::Restart).await.expect("it restarts");
+        session.session.restart(pylair_core::session::RestartMode::Restart).await.expect("it restarts");
         assert_eq!(session.value("open('mine').read()").await, "'mine and yours'");
         let branch = core.branch(&session, None).await.expect("it branches");
         assert_eq!(
@@ -474,7 +474,7 @@ fn who_takes_more_memory_than_is_his_is_ended_and_told() {
         core.wait_for_checkpoint(&session, 1).await;
         // Less than one process may map, but more than all may use.
         let report = session.run("import time\nhoard = bytearray(400 << 20)\ntime.sleep(60)").await;
-        assert_eq!(report.outcome, pylair::session::Outcome::Died, "{report:#?}");
+        assert_eq!(report.outcome, pylair_core::session::Outcome::Died, "{report:#?}");
         let message = &report.error.as_ref().expect("it is told").message;
         assert!(message.contains("200 MB"), "{message}");
         assert_eq!(session.value("x").await, "1", "it came back");
@@ -561,7 +561,7 @@ fn the_disk_is_limited_beside_very_many_files() {
                         with open(f'a/{number}', 'wb') as file: _ = file.write(data)\n    \
                         os.rename('a', 'c'); os.rename('b', 'a'); os.rename('c', 'b')";
         let report = session.run(fill).await;
-        assert_eq!(report.outcome, pylair::session::Outcome::Died, "4 GB were written: {report:?}");
+        assert_eq!(report.outcome, pylair_core::session::Outcome::Died, "4 GB were written: {report:?}");
         assert!(report.error.as_ref().is_some_and(|error| error.message.contains("its files take")), "{report:?}");
         assert!(denied(core, &session).iter().any(|reason| reason.contains("and may take 64 MB")));
         let written = "sum(len(os.listdir(name)) for name in ('a', 'b') if os.path.isdir(name)) * 4";
@@ -622,7 +622,7 @@ fn numpy_works_in_a_sandbox() {
             session.value("del p; np.save('a.npy', a); b = np.load('a.npy', mmap_mode='r')").await;
             assert_eq!(session.value("float(b.sum()) == float(a.sum())").await, "True");
             let died = session.run("import os\nos.abort()").await;
-            assert_eq!(died.outcome, pylair::session::Outcome::Died, "{died:#?}");
+            assert_eq!(died.outcome, pylair_core::session::Outcome::Died, "{died:#?}");
             assert_eq!(session.value("a.shape").await, "(400, 400)", "it is as it was at the checkpoint");
         }
     });
@@ -642,7 +642,7 @@ fn ordinary_programs_work_in(profile: &str) {
     on_newest_python(async |core| {
         let test = "ordinary_programs_work";
         let Some(session) = open(core, test, options(core, json!(profile))).await else { return };
-        let run = |file: &str| pylair::session::Work::File {
+        let run = |file: &str| pylair_core::session::Work::File {
             file: session.session.workspace().seen_as.join(file),
             name: file.to_owned(),
             args: vec!["7".to_owned()],
@@ -653,8 +653,10 @@ fn ordinary_programs_work_in(profile: &str) {
             .write("scripts/main.py", b"import sys\nprint(int(sys.argv[1]) * 6)\n".to_vec())
             .await
             .expect("it is written");
-        let job =
-            session.session.run(run("scripts/main.py"), None, pylair::session::OnTimeout::Keep, core.by("test")).await;
+        let job = session
+            .session
+            .run(run("scripts/main.py"), None, pylair_core::session::OnTimeout::Keep, core.by("test"))
+            .await;
         let report = crate::support::report(&job.expect("it starts")).await;
         assert_eq!(report.stdout, "42\n", "{report:#?}");
         session.value("open('outputs/made', 'w').write('by the session')").await;

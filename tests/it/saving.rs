@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pylair::session::{Error, OnTimeout, OpenOptions, Outcome, State};
+use pylair_core::session::{Error, OnTimeout, OpenOptions, Outcome, State};
 use serde_json::json;
 
 use crate::sealed::open_sealed;

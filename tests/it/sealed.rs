@@ -2,7 +2,7 @@
 
 use std::{fs, net::TcpListener, os::unix::fs::symlink, path::PathBuf, process::Command, time::Instant};
 
-use pylair::session::{OpenOptions, Outcome};
+use pylair_core::session::{OpenOptions, Outcome};
 
 use rustix::process::Signal;
 use serde_json::json;
@@ -104,7 +104,7 @@ fn a_sealed_session_is_rolled_back_and_interrupted_like_others() {
         assert!(report.error.is_some_and(|error| error.message.contains("exited with code 3")));
         assert_eq!(session.value("x").await, "1");
         let limit = std::time::Duration::from_millis(200);
-        let report = session.run_limited("while True: pass", limit, pylair::session::OnTimeout::Keep).await;
+        let report = session.run_limited("while True: pass", limit, pylair_core::session::OnTimeout::Keep).await;
         assert_eq!(report.outcome, Outcome::TimedOut, "{report:#?}");
         assert_eq!(session.value("x").await, "1");
     });

@@ -6,7 +6,7 @@ use std::{
     process::{Child, ChildStdout, Command, Stdio},
 };
 
-use pylair::stacks::{Frame, Stacks, Task, Thread};
+use pylair_stacks::{Frame, Stacks, Task, Thread};
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -390,7 +390,7 @@ fn a_stopped_process_is_read_and_stays_stopped() {
 fn a_session_is_looked_into_while_its_cell_runs() {
     on_each_python(async |core| {
         for sandbox in ["open", "sealed"] {
-            let options = pylair::session::OpenOptions { sandbox: Some(sandbox.into()), ..Default::default() };
+            let options = pylair_core::session::OpenOptions { sandbox: Some(sandbox.into()), ..Default::default() };
             let session = match core.open_session(options).await {
                 Ok(session) => session,
                 Err(error) if error.kind() == "sandbox_unavailable" => {
@@ -399,10 +399,10 @@ fn a_session_is_looked_into_while_its_cell_runs() {
                 Err(error) => panic!("{error}"),
             };
             let job = session.start(&format!("def wait(secret):\n    exec({WAIT_FOREVER:?})\nwait(42)")).await;
-            job.capture.readable(pylair::output::Cursor::default()).await;
-            let options = pylair::stacks::Options { locals: true };
+            job.capture.readable(pylair_output::Cursor::default()).await;
+            let options = pylair_stacks::Options { locals: true };
             let program = core.daemon.sessions.parts.probes.program();
-            let stacks = pylair::stacks::apart::dump(program, session.pid(), options).await.expect("it is ours");
+            let stacks = pylair_stacks::apart::dump(program, session.pid(), options).await.expect("it is ours");
             assert_eq!(stacks.python, session.session.status().python, "{sandbox}");
             let main = &stacks.threads[0];
             assert!(main.main && main.os_id == Some(session.pid()), "{main:#?}");

@@ -6,7 +6,7 @@ use std::{
     process::Command,
 };
 
-use pylair::session::OpenOptions;
+use pylair_core::session::OpenOptions;
 
 use crate::support::{Core, newest_python, on_each_python, on_newest_python};
 
@@ -120,7 +120,7 @@ fn startup_code_runs_first_and_after_every_restart() {
         let options = OpenOptions { startup: Some("ready = 'yes'".to_owned()), ..OpenOptions::default() };
         let session = core.open_session(options).await.expect("the session opens");
         assert_eq!(session.value("ready").await, "'yes'");
-        session.session.restart(pylair::session::RestartMode::Restart).await.expect("it restarts");
+        session.session.restart(pylair_core::session::RestartMode::Restart).await.expect("it restarts");
         assert_eq!(session.value("ready").await, "'yes'");
         let options = OpenOptions { startup: Some("1 / 0".to_owned()), ..OpenOptions::default() };
         let error = core.open_session(options).await.expect_err("it cannot be opened");

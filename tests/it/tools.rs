@@ -98,6 +98,15 @@ fn a_session_lives_through_all_its_tools() {
     assert_eq!(client.data("get_status", &json!({}))["daemon"]["sessions"], 1);
     let interrupted = client.data("interrupt", &json!({"target": "lab"}));
     assert_eq!(interrupted["notes"], json!(["nothing was running"]));
+    for (tool, prose) in [
+        ("get_status", "lab ("),
+        ("save_session", "Saved 2 variables of lab as lab-"),
+        ("interrupt", "Nothing was running in lab."),
+    ] {
+        let answer = client.call(tool, &json!({"target": "lab"}));
+        let text = answer["content"][0]["text"].as_str().expect("a text");
+        assert!(text.starts_with(prose) && answer["structuredContent"].is_object(), "{tool}: {text}");
+    }
     client.data("restart_session", &json!({"target": "lab"}));
     let gone = json!({"code": "'x' in globals()", "target": "lab", "output": "json"});
     assert_eq!(client.data("execute", &gone)["result"], "False");

@@ -1,6 +1,7 @@
 //! Going back and branching: what `undo` and `branch_session` restore, refuse and say.
 
-use pylair::session::{Error, Outcome};
+use pylair_core::session::{Error, Outcome};
+use pylair_os::process::Stat;
 
 use crate::support::{Core, TestSession, on_each_python, on_newest_python, with_settings};
 
@@ -30,6 +31,34 @@ fn undo_goes_back_one_cell_and_then_another() {
     });
 }
 
+/// As the copies of a crowded sandbox are. The kernel hangs up on a stopped process group that loses its parent.
+#[test]
+fn copies_that_are_stopped_survive_the_end_of_their_worker() {
+    on_each_python(async |core| {
+        for goes_back in ["undo", "crash"] {
+            let session = core.session().await;
+            run_with_checkpoints(core, &session, &["x = [1]", "x.append(2)", "x.append(3)"]).await;
+            let worker = session.pid();
+            let children = std::fs::read_to_string(format!("/proc/{worker}/task/{worker}/children"));
+            let children = children.expect("the worker lives");
+            let copies: Vec<i32> = children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect();
+            assert!(copies.len() >= 3, "{copies:?}");
+            for pid in copies {
+                crate::support::kill(pid, rustix::process::Signal::STOP);
+            }
+            if goes_back == "undo" {
+                assert_eq!(session.session.undo(None).await.expect("there is a checkpoint of cell 2").cell, 2);
+                assert_eq!(session.value("x").await, "[1, 2]");
+            } else {
+                assert_eq!(session.run(DIE).await.outcome, Outcome::Died);
+                assert_eq!(session.value("x").await, "[1, 2, 3]");
+            }
+            let mask = "import signal; signal.SIGHUP in signal.pthread_sigmask(signal.SIG_BLOCK, ())";
+            assert_eq!(session.value(mask).await, "False", "the program has its own signal mask again");
+        }
+    });
+}
+
 #[test]
 fn undo_goes_to_a_named_cell_and_what_comes_after_counts_from_there() {
     on_newest_python(async |core| {
@@ -39,7 +68,7 @@ fn undo_goes_to_a_named_cell_and_what_comes_after_counts_from_there() {
         run_with_checkpoints(core, &session, &["x += 10"]).await;
         assert_eq!(session.value("x").await, "11");
         let refused = session.session.undo(Some(3)).await.expect_err("cell 3 was undone");
-        assert_eq!(refused.to_string(), "what cell 3 did is not part of the session's state");
+        assert_eq!(refused.to_string(), "the session's state does not include cell 3");
         assert_eq!(session.session.undo(Some(4)).await.expect("cell 4 is").cell, 4);
         assert_eq!(session.session.undo(Some(0)).await.expect("the start").undone, [1, 4]);
         assert_eq!(session.run("x").await.outcome, Outcome::Raised);
@@ -140,11 +169,7 @@ fn going_back_keeps_the_place_so_that_two_crashes_in_a_row_lose_no_more_than_one
 /// The frozen copies of a session, oldest first: what is below its keeper, sleeps, and is not the worker.
 fn frozen_copies(session: &TestSession) -> Vec<i32> {
     let worker = session.pid();
-    let of_worker = |pid: &i32| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let fields: Vec<_> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
-        fields.get(1).and_then(|parent| parent.parse::<i32>().ok()) == Some(worker)
-    };
+    let of_worker = |pid: &i32| Stat::read(pid).and_then(|stat| stat.parent()) == Some(worker);
     let entries = std::fs::read_dir("/proc").expect("there is one").flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let mut copies: Vec<i32> = pids.filter(of_worker).collect();

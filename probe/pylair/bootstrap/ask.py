@@ -1,4 +1,4 @@
-# Asks an interpreter what it is. Runs in a short-lived process of that interpreter, started by `src/python`.
+# Asks an interpreter what it is. Runs in a short-lived process of that interpreter, started by `crates/python`.
 # Must parse on Python 2, so that an old Python is told apart from what is no Python at all.
 import sys
 sys.path[:] = [entry for entry in sys.path if entry]

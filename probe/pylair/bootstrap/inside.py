@@ -1,6 +1,7 @@
 # What `pylair attach` runs inside a process that was never prepared, on the thread that happened to be there. It is kept short because that
 # thread waits meanwhile: it takes the payload out of memory and leaves the rest to a thread of its own, which begins with `arrive.py`.
-# `src/attach/statement.rs` fills in the placeholders and puts it into a namespace of its own, where nothing that it raises comes out.
+# `crates/attach/src/statement.rs` fills in the placeholders and puts it into a namespace of its own, where nothing that it
+# raises comes out.
 import _thread
 import posix
 import sys

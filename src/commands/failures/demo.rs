@@ -20,33 +20,8 @@ use super::{
 };
 use crate::cli::failures::DemoArgs;
 
-const SHOP: &str = "\
-PRICES = {\"tea\": 3, \"coffee\": 4}
-
-
-def price(name):
-    return PRICES.get(name)
-
-
-def total(order):
-    cost = 0
-    for name, count in order.items():
-        each = price(name)
-        cost += each * count
-    return cost
-";
-
-const TESTS: &str = "\
-from shop import total
-
-
-def test_total():
-    assert total({\"tea\": 2, \"coffee\": 1}) == 10
-
-
-def test_unknown_goods_cost_nothing():
-    assert total({\"tea\": 1, \"cake\": 2}) == 3
-";
+const SHOP: &str = include_str!("../../../examples/failing_tests/shop.py");
+const TESTS: &str = include_str!("../../../examples/failing_tests/test_shop.py");
 
 const FAULT: &str = "PRICES.get(name)";
 const FIX: &str = "PRICES.get(name, 0)";

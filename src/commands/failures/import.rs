@@ -10,18 +10,14 @@ use jiff::Timestamp;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::{
-    super::{Exit, Failure, Surroundings, client::Client, complain, say},
-    encode,
+use super::super::{Exit, Failure, Surroundings, client::Client, complain, say};
+use crate::cli::failures::ImportArgs;
+use pylair_failures::{
+    import::{self, Imported, Origin},
+    record::{Project, Taken},
 };
-use crate::{
-    cli::failures::ImportArgs,
-    failures::{
-        import::{self, Imported, Origin},
-        record::{Project, Taken},
-    },
-    hash, regular,
-};
+use pylair_os::regular;
+use pylair_text::{escape::url_value, hash, plain::with_causes};
 
 /// Records are sent in batches of about this size.
 const BATCH_BYTES: usize = 1 << 20;
@@ -45,7 +41,7 @@ pub(super) fn import(args: &ImportArgs, surroundings: &Surroundings) -> Result<E
                 told.push(json!({"file": path, "run": run, "tests": imported.tests, "failures": imported.failures, "cut_at_line": imported.cut_at}));
             }
             Ok((run, imported)) => {
-                let path = crate::plain::shown(&path.display().to_string());
+                let path = pylair_text::plain::shown(&path.display().to_string());
                 say(&format!("{path}: {} tests, {} failed, as run {run}", imported.tests, imported.failures))?;
                 if let Some(line) = imported.cut_at {
                     say(&format!("{path} ends in the middle of line {line}: what came after is not there"))?;
@@ -83,7 +79,7 @@ fn import_file(path: &Path, project: &Project, client: &mut Client) -> Result<(S
     let modified = metadata.modified().map_err(unreadable)?;
     let at = Timestamp::try_from(modified).unwrap_or_else(|_| Timestamp::now());
     let origin = Origin { run: run_of(path, project).map_err(unreadable)?, project: project.clone(), at };
-    let address = format!("/api/runs/{}/records", encode(&origin.run));
+    let address = format!("/api/runs/{}/records", url_value(&origin.run));
     let mut lines = Vec::new();
     let send = |lines: &mut Vec<u8>, client: &mut Client| {
         let body = Bytes::from(std::mem::take(lines));
@@ -109,9 +105,8 @@ fn import_file(path: &Path, project: &Project, client: &mut Client) -> Result<(S
     if !lines.is_empty() {
         send(&mut lines, client)?;
     }
-    let imported = read.map_err(|error| {
-        Failure::new(format!("`{}`: {}", path.display(), super::super::chain(&error)), error.hint())
-    })?;
+    let imported =
+        read.map_err(|error| Failure::new(format!("`{}`: {}", path.display(), with_causes(&error)), error.hint()))?;
     Ok((origin.run, imported))
 }
 

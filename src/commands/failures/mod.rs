@@ -12,18 +12,13 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{
-    Exit, Failure, Surroundings,
-    client::{Client, encode},
-    say, table,
+use super::{Exit, Failure, Surroundings, client::Client, say, table};
+use crate::cli::{
+    JsonArgs,
+    failures::{AnalyzeArgs, DebugArgs, FailuresArgs, FailuresCommand, ListArgs, PromptArgs, RegisterArgs, ShowArgs},
 };
-use crate::{
-    cli::{
-        JsonArgs,
-        failures::{
-            AnalyzeArgs, DebugArgs, FailuresArgs, FailuresCommand, ListArgs, PromptArgs, RegisterArgs, ShowArgs,
-        },
-    },
+use pylair_text::{
+    escape::url_value,
     plain::{one_line, shown, shown_lines},
 };
 
@@ -47,7 +42,7 @@ pub fn failures(args: &FailuresArgs, surroundings: &Surroundings) -> Result<Exit
 
 /// A path with those of the parameters that have a value.
 fn with_query(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
-    let given = parameters.iter().filter_map(|(name, value)| Some(format!("{name}={}", encode((*value)?))));
+    let given = parameters.iter().filter_map(|(name, value)| Some(format!("{name}={}", url_value((*value)?))));
     let query = given.collect::<Vec<_>>().join("&");
     if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
 }
@@ -86,7 +81,7 @@ fn ago(at: &str) -> String {
 /// Who works at this shell: as it says, else as the user database does.
 fn author(surroundings: &Surroundings) -> String {
     let told = ["USER", "LOGNAME"].iter().filter_map(|name| surroundings.env.get(*name)).find(|name| !name.is_empty());
-    told.cloned().unwrap_or_else(|| crate::process_access::user_name(rustix::process::getuid().as_raw()))
+    told.cloned().unwrap_or_else(|| pylair_os::process_access::user_name(rustix::process::getuid().as_raw()))
 }
 
 /// Where the caller is, which says what its own project is.
@@ -176,7 +171,7 @@ fn id_of<'a>(given: &'a str, what: &str) -> Result<&'a str, Failure> {
 
 fn show_one(args: &ShowArgs, surroundings: &Surroundings) -> Result<Exit, Failure> {
     let answer: Value =
-        Client::start(surroundings)?.get(&format!("/api/failures/{}", encode(id_of(&args.id, "failure")?)))?;
+        Client::start(surroundings)?.get(&format!("/api/failures/{}", url_value(id_of(&args.id, "failure")?)))?;
     tell(&answer, &args.json, |answer| show::failure(answer, args.all))
 }
 
@@ -226,7 +221,7 @@ fn debug(args: &DebugArgs, surroundings: &Surroundings) -> Result<Exit, Failure>
         "force": args.force,
         "author": author(surroundings),
     });
-    let path = format!("/api/failures/{}/debug", encode(id_of(id, "failure")?));
+    let path = format!("/api/failures/{}/debug", url_value(id_of(id, "failure")?));
     let answer: Value = Client::start(surroundings)?.post(&path, &body)?;
     tell(&answer, &args.json, |answer| {
         say(&shown(text(answer, "message")))?;
@@ -267,7 +262,7 @@ fn prompt(args: &PromptArgs, surroundings: &Surroundings) -> Result<Exit, Failur
         ("cwd", cwd(surroundings)),
     ];
     let path = if let Some(id) = &args.id {
-        with_query(&format!("/api/prompts/{}", encode(id_of(id, "failure or group")?)), &how)
+        with_query(&format!("/api/prompts/{}", url_value(id_of(id, "failure or group")?)), &how)
     } else {
         let subject = [("failure_id", args.failure_id.as_deref()), ("group_id", args.group_id.as_deref())];
         with_query("/api/prompt", &[&subject[..], &how[..]].concat())
@@ -281,7 +276,7 @@ fn register(args: &RegisterArgs, surroundings: &Surroundings) -> Result<Exit, Fa
     for local in &args.local {
         let (name, value) = local
             .split_once('=')
-            .ok_or_else(|| Failure::new(format!("`{local}` is no variable"), "pass --local NAME=VALUE"))?;
+            .ok_or_else(|| Failure::new(format!("`{local}` is not NAME=VALUE"), "pass --local NAME=VALUE"))?;
         locals.insert(name, value);
     }
     let traceback = match &args.traceback {

@@ -3,10 +3,9 @@
 use serde_json::Value;
 
 use super::{ago, say, status, table, text};
-use crate::{
-    commands::Failure,
-    plain::{one_line, shown, shown_lines},
-};
+use crate::commands::Failure;
+use pylair_core::daemon::frozen::unfrozen;
+use pylair_text::plain::{counted, one_line, shown, shown_lines, times};
 
 /// Of a failure that is not shown whole.
 const MAX_FRAMES: usize = 4;
@@ -23,10 +22,7 @@ fn heading(text: &str) -> Result<(), Failure> {
 
 pub(super) fn failure(failure: &Value, all: bool) -> Result<(), Failure> {
     let id = shown(text(failure, "id"));
-    let times = match failure["occurrences"].as_u64().unwrap_or(1) {
-        1 => "seen once".to_owned(),
-        times => format!("seen {times} times"),
-    };
+    let times = format!("seen {}", times(failure["occurrences"].as_u64().unwrap_or(1)));
     say(&format!("{id}  {}, {times}, last {}", status(failure), ago(text(failure, "last_seen"))))?;
     let proof = &failure["proof"];
     if proof.is_object() {
@@ -70,7 +66,7 @@ pub(super) fn failure(failure: &Value, all: bool) -> Result<(), Failure> {
             say(&one_line(older, 200))?;
         }
     } else if let Some(why) = frozen["why_not"].as_str() {
-        say(&format!("it cannot be questioned: {}", one_line(why, 200)))?;
+        say(&one_line(&unfrozen(why), 200))?;
     }
     say(&format!("pylair failures prompt {id}  all of this for a model"))?;
     say(&format!("pylair failures debug {id} --rule N '…'  record what you find out"))?;
@@ -105,7 +101,7 @@ fn frames(frames: &Value, all: bool) -> Result<(), Failure> {
         let more = frame["more_locals"].as_u64().unwrap_or(0)
             + if all { 0 } else { locals.len().saturating_sub(MAX_LOCALS) as u64 };
         if more > 0 {
-            say(&format!("    and {more} more {}", if more == 1 { "variable" } else { "variables" }))?;
+            say(&format!("    and {}", counted(more, "more variable")))?;
         }
     }
     let hidden = numbered.len() - own.len().min(most);
@@ -192,7 +188,7 @@ fn indented(line: &str) -> String {
 
 pub(super) fn analysis(report: &Value) -> Result<(), Failure> {
     let groups: Vec<&Value> = list(&report["groups"]).collect();
-    let many = |count: &Value, what: &str| format!("{count} {what}{}", if *count == 1 { "" } else { "s" });
+    let many = |count: &Value, what: &str| counted(count.as_u64().unwrap_or_default(), what);
     say(&format!(
         "{} in {}, by {}, {}",
         many(&report["total_failures"], "failure"),

@@ -10,10 +10,8 @@ use rustyline::{
     validate::{ValidationContext, ValidationResult, Validator},
 };
 
-use crate::{
-    python::lexer::{self, Kind, Typed},
-    web::api::Completion,
-};
+use pylair_python::lexer::{self, Kind, Typed};
+use pylair_web::api::Completion;
 
 /// Asks the session what could come next: code and cursor, in characters.
 pub type Ask = Box<dyn Fn(&str, usize) -> Option<Completion>>;
@@ -113,7 +111,7 @@ impl ConditionalEventHandler for NextLine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::web::api::Match;
+    use pylair_web::api::Match;
 
     #[test]
     fn colours_change_nothing_but_the_colour() {

@@ -27,16 +27,18 @@ use tokio::{
 
 use super::{
     Exit, Failure, Surroundings,
-    client::{Address, Client, Connection, encode, lost},
+    client::{Address, Client, Connection, lost},
     complain, exec, say,
+    words::with_commands,
 };
-use crate::{
-    cli::{ExecArgs, ReplArgs},
-    output::Stream,
-    plain::{one_line, shown},
-    web::api::{CompleteBody, Completion, ExecuteBody, Origin, TargetBody},
-};
+use crate::cli::{ExecArgs, ReplArgs};
 use editor::{Assistant, NextLine};
+use pylair_output::Stream;
+use pylair_text::{
+    escape::url_value,
+    plain::{one_line, shown},
+};
+use pylair_web::api::{CompleteBody, Completion, ExecuteBody, Origin, TargetBody};
 
 const HISTORY_LINES: usize = 10_000;
 /// What had happened when a person joins, in cells.
@@ -60,14 +62,15 @@ pub fn repl(args: &ReplArgs, surroundings: &Surroundings) -> Result<Exit, Failur
     }
     let mut client = Client::start(surroundings)?;
     let from = Origin { cwd: surroundings.cwd.clone(), env: Some(surroundings.env.clone()), client: None };
-    let status: Found = client.post("/api/sessions/find", &TargetBody { target, job: None, forget: false, from })?;
+    let status: TargetStatus =
+        client.post("/api/sessions/find", &TargetBody { target, job: None, forget: false, from })?;
     let (runtime, _) = client.into_parts();
     let colour = has_colour(&surroundings.env);
     let mut prompt = Prompt {
         runtime: Rc::new(runtime),
         surroundings,
         target: status.reference().to_owned(),
-        is_app: matches!(status, Found::App(_)),
+        is_app: matches!(status, TargetStatus::App(_)),
         client: format!("repl-{}", std::process::id()),
         paint: Paint { colour },
         cell: status.cell(),
@@ -86,12 +89,12 @@ fn has_colour(env: &BTreeMap<String, String>) -> bool {
 /// What is needed of the status of what was found.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Found {
+enum TargetStatus {
     Session(SessionStatus),
     App(AppStatus),
 }
 
-impl Found {
+impl TargetStatus {
     fn reference(&self) -> &str {
         match self {
             Self::Session(session) => &session.handle,
@@ -195,16 +198,16 @@ struct Prompt<'a> {
 }
 
 impl Prompt<'_> {
-    fn greet(&mut self, found: &Found) -> Result<(), Failure> {
+    fn greet(&mut self, found: &TargetStatus) -> Result<(), Failure> {
         let line = match found {
-            Found::Session(status) => {
+            TargetStatus::Session(status) => {
                 let busy = if status.state == "busy" { ", running a cell" } else { "" };
                 let (name, python) = (shown(&status.name), shown(&status.python));
                 format!(
                     "Session {name}{busy}, Python {python}. Tab completes, Ctrl-D leaves and keeps the session, :help says more."
                 )
             }
-            Found::App(status) => {
+            TargetStatus::App(status) => {
                 let state = if status.state == "idle" { String::new() } else { format!(", {}", status.state) };
                 let readonly = if status.readonly { ", read-only" } else { "" };
                 let (name, python) = (shown(&status.target), shown(&status.python));
@@ -230,7 +233,7 @@ impl Prompt<'_> {
             signal(SignalKind::interrupt())?
         };
         loop {
-            let status: Found = self.post("/api/sessions/find", &self.target())?;
+            let status: TargetStatus = self.post("/api/sessions/find", &self.target())?;
             self.cell = status.cell();
             let prompt = format!("In [{}]: ", self.cell + 1);
             let painted = self.paint.with("32", &prompt);
@@ -295,7 +298,7 @@ impl Prompt<'_> {
         let mut printer = editor
             .create_external_printer()
             .map_err(|error| Failure::new(error.to_string(), "use `pylair exec` without a terminal"))?;
-        let path = format!("/api/events?target={}", encode(&self.target));
+        let path = format!("/api/events?target={}", url_value(&self.target));
         let (address, own, paint) = (Address::of(self.surroundings), self.client.clone(), self.paint);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let mut events = runtime.block_on(open_stream(&address, &path))?;
@@ -330,7 +333,7 @@ impl Prompt<'_> {
     }
 
     fn show_history(&self, limit: usize) -> Result<(), Failure> {
-        let path = format!("/api/history?target={}&limit={limit}", encode(&self.target));
+        let path = format!("/api/history?target={}&limit={limit}", url_value(&self.target));
         let address = Address::of(self.surroundings);
         let page: Page = self.runtime.block_on(call(&address, Method::GET, &path, Bytes::new()))?;
         for entry in page.entries {
@@ -405,7 +408,7 @@ impl Prompt<'_> {
             }
         }
         for note in report["notes"].as_array().into_iter().flatten().filter_map(serde_json::Value::as_str) {
-            say(&self.paint.dim(&format!("note: {note}")))?;
+            say(&self.paint.dim(&format!("note: {}", with_commands(note))))?;
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use pylair::caller::Scope;
+use pylair_core::caller::Scope;
 use serde_json::{Value, json};
 
 use crate::support::{Home, Server};

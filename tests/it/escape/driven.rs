@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf, time::Duration};
 
-use pylair::session::Outcome;
+use pylair_core::session::Outcome;
 
 use crate::support::{Core, PATIENCE, TestSession, Watched};
 
@@ -102,12 +102,12 @@ impl Try<'_> {
 
     async fn use_the_tools(&self, name: &str) -> Result<(), String> {
         let files = self.session.session.workspace();
-        let told = |result: Result<bool, pylair::files::Error>| match result {
+        let told = |result: Result<bool, pylair_files::Error>| match result {
             Ok(true) => Ok(()),
             Ok(false) => Err("nothing was found".to_owned()),
             Err(error) => Err(error.message()),
         };
-        let is_secret = |page: pylair::files::Page| format!("{page:?}").contains("secret of others");
+        let is_secret = |page: pylair_files::Page| format!("{page:?}").contains("secret of others");
         match name {
             "read_through_a_planted_link" => {
                 self.plant("os.symlink(OUT + '/secret', 'p1')").await;
@@ -148,7 +148,7 @@ impl Try<'_> {
             }
             "list_a_planted_directory" => {
                 self.plant("os.symlink(OUT, 'p9')").await;
-                let listed = files.list("p9", pylair::files::ListOptions::default()).await;
+                let listed = files.list("p9", pylair_files::ListOptions::default()).await;
                 told(listed.map(|listing| format!("{listing:?}").contains("victim")))
             }
             "download_through_a_planted_link" => {

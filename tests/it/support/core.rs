@@ -10,15 +10,15 @@ use std::{
 };
 
 use futures::StreamExt;
-use pylair::{
+use pylair::config::{Flags, resolve};
+use pylair_core::{
     caller::{Caller, DefaultSession, Door, Scope},
-    config::{Config, Flags},
     daemon::Daemon,
-    event_loop,
-    journal::EventKind,
     order::{Sender, SenderId},
     session::{Error, Job, OnTimeout, OpenOptions, Outcome, Report, RunBy, Session},
 };
+use pylair_journal::EventKind;
+use pylair_os::event_loop;
 
 use super::{Home, PATIENCE, python};
 
@@ -79,7 +79,7 @@ fn tell(python: &Path, settings: &[(&str, &str)], story: &impl AsyncFn(&Core)) {
 impl Core {
     async fn open(home: Arc<Home>) -> Self {
         let places = home.places();
-        let config = Config::resolve(&Flags::default(), &home.env, None, &places).expect("the settings are valid");
+        let (config, _) = resolve(&Flags::default(), &home.env, None, &places).expect("the settings are valid");
         let daemon = Daemon::open(config, places, &home.program).await.expect("the daemon opens");
         let caller = Caller {
             owner: daemon.owner().clone(),

@@ -10,11 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pylair::{
-    caller::Scope,
-    config::Places,
-    web::token::{self, Wanted},
-};
+use pylair_core::{caller::Scope, settings::Places};
+use pylair_web::token::{self, Wanted};
 use rustix::process::Signal;
 
 use super::{

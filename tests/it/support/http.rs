@@ -7,7 +7,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use pylair::config::Places;
+use pylair_core::settings::Places;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 

@@ -2,6 +2,7 @@
 
 use std::{fs, path::Path, time::Instant};
 
+use pylair_os::process::Stat;
 use rustix::{
     event::{PollFd, PollFlags, Timespec},
     fd::OwnedFd,
@@ -67,8 +68,8 @@ pub fn kill(pid: i32, signal: Signal) {
 fn is_stopped(pid: i32) -> bool {
     let mut threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     threads.all(|thread| {
-        let status = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        status.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['T', 't', 'Z', 'X']))
+        let stat = fs::read(thread.path().join("stat")).ok().and_then(Stat::parse);
+        stat.is_some_and(|stat| matches!(stat.state(), Some('T' | 't' | 'Z' | 'X')))
     })
 }
 
@@ -79,7 +80,7 @@ fn command_of(pid: i32) -> String {
 }
 
 pub fn parent_of(pid: i32) -> i32 {
-    pylair::caller::read_stat(pid).expect("the process is there").1
+    Stat::read(pid).and_then(|stat| stat.parent()).expect("the process is there")
 }
 
 fn all() -> Vec<i32> {
