@@ -41,6 +41,8 @@ use pylair_text::plain::with_causes;
 /// Daemons that die faster than this, one after the other, are not started again.
 const QUICK_DEATH: Duration = Duration::from_secs(5);
 const MAX_QUICK_DEATHS: u32 = 3;
+/// Maximum number of further attempts to hand the stdio to a daemon that ended meanwhile.
+const MAX_OFFERS: u32 = 5;
 /// Time for a daemon that has closed its connections to be gone.
 const DYING_GRACE: Duration = Duration::from_secs(3);
 
@@ -106,34 +108,38 @@ fn bridge(introduction: Introduction, surroundings: &Surroundings) -> Result<Exi
     }
 }
 
-/// Gives the stdio to a daemon, starting one if there is none, and waits until it has taken it.
-fn hand_over(
-    surroundings: &Surroundings,
-    hello: &Hello,
-    [input, output, slate]: [BorrowedFd; 3],
-) -> Result<OwnedFd, Failure> {
+/// Gives the stdio to a daemon, starting one if none is running, and returns the connection to it.
+fn hand_over(surroundings: &Surroundings, hello: &Hello, stdio_and_slate: [BorrowedFd; 3]) -> Result<OwnedFd, Failure> {
     let memory = hello.to_memory_file()?;
-    // A daemon may leave between our finding it and our connecting.
+    let address = rustix::net::SocketAddrUnix::new(surroundings.places.bridge_socket()).map_err(io::Error::from)?;
     for attempt in 0.. {
         lifecycle::ensure_running(&surroundings.places, &surroundings.program, &surroundings.env)?;
-        let socket = rustix::net::socket_with(
-            rustix::net::AddressFamily::UNIX,
-            rustix::net::SocketType::SEQPACKET,
-            rustix::net::SocketFlags::CLOEXEC,
-            None,
-        )
-        .map_err(io::Error::from)?;
-        let address = rustix::net::SocketAddrUnix::new(surroundings.places.bridge_socket()).map_err(io::Error::from)?;
-        match rustix::net::connect(&socket, &address) {
-            Ok(()) => {
-                datagram::send_datagram(&socket, b"{}", &[memory.as_fd(), input, output, slate])?;
-                return Ok(socket);
-            }
-            Err(error) if attempt == 5 => return Err(io::Error::from(error).into()),
+        match offer(&address, &memory, stdio_and_slate) {
+            Ok(control) => return Ok(control),
+            Err(error) if attempt == MAX_OFFERS => return Err(error.into()),
+            // The daemon ended after it was found. Its socket accepts connections until the kernel has closed it, so
+            // sending may fail where connecting did not.
             Err(_) => {}
         }
     }
     unreachable!("the loop returns")
+}
+
+/// Connects to a daemon and sends it the hello, the stdio and the slate in one datagram: it gets all of them or nothing.
+fn offer(
+    address: &rustix::net::SocketAddrUnix,
+    hello: &OwnedFd,
+    [input, output, slate]: [BorrowedFd; 3],
+) -> io::Result<OwnedFd> {
+    let socket = rustix::net::socket_with(
+        rustix::net::AddressFamily::UNIX,
+        rustix::net::SocketType::SEQPACKET,
+        rustix::net::SocketFlags::CLOEXEC,
+        None,
+    )?;
+    rustix::net::connect(&socket, address)?;
+    datagram::send_datagram(&socket, b"{}", &[hello.as_fd(), input, output, slate])?;
+    Ok(socket)
 }
 
 /// The daemon at the other end.
